@@ -49,14 +49,16 @@ pages: $(STAMP) ## run the code of all pages
 site: $(STAMP) ## run the tutorials and build the site in docs/_build/html; warnings are errors
 	$(BIN)/sphinx-build -W --keep-going --quiet docs docs/_build/html
 
-lint: $(STAMP) ## ruff and mypy
+lint: $(STAMP) ## ruff, mypy and clang-format
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror cpp/*
 
-format: $(STAMP) ## let ruff lay out the code and mend what it can
+format: $(STAMP) ## let ruff and clang-format lay out the code and mend what they can
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/clang-format -i cpp/*
 
 wheel: $(STAMP) ## build the source archive and the wheel, and use it in a fresh environment
 	$(BIN)/python tools/check_wheel.py

@@ -1,9 +1,9 @@
 """``make compare BASE=main~1``: the working tree against another commit, as ratios measured in one run.
 
 Absolute times depend on the machine and on who else uses it. Here both versions take turns, each time in a
-new process, and the figure is the median ratio of CPU seconds, with its range; below 1 the working tree is
-faster. ``--only short`` leaves out the cases that need minutes or the data of ../shared; `benchmarks.cases`
-has them all.
+new process with its own `benchmarks.cases` (names of parameters change), and the figure is the median ratio
+of CPU seconds, with its range; below 1 the working tree is faster. ``--only short`` leaves out the cases that
+need minutes or the data of ../shared; `benchmarks.cases` has them all.
 One line of JSON per run is added to bench-out/history.jsonl.
 """
 
@@ -39,7 +39,7 @@ sys.meta_path[:] = [one for one in sys.meta_path if type(one).__name__ != "Sciki
 
 @contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
-    """Make a folder with the package of another commit, compiled unless its core is the same."""
+    """Make a folder with the package and the benchmarks of another commit; its core is compiled if it differs."""
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
         tree, site = Path(folder) / "tree", Path(folder) / "site"
         tree.mkdir()
@@ -47,6 +47,8 @@ def checked_out(commit: str) -> Iterator[Path]:
         subprocess.run(["tar", "-x", "-C", tree], input=archive, check=True)
         shutil.copytree(tree / "src" / "log1pnmf", site / "log1pnmf")
         (site / "sitecustomize.py").write_text(SITE)
+        (Path(folder) / "shared").symlink_to(ROOT.parent / "shared")  # where benchmarks find data
+        shutil.copytree(tree / "benchmarks", site / "benchmarks")
         shutil.copy(_core(commit, tree, Path(folder) / "build"), site / "log1pnmf")
         yield site
 
@@ -76,8 +78,7 @@ def _core(commit: str, tree: Path, place: Path) -> Path:
 
 def run(case: str, site: Path | None) -> tuple[dict[str, float], float]:
     """CPU seconds and value of one case with one version (None: the one that is installed)."""
-    paths = [str(site), str(ROOT)] if site else [str(ROOT)]
-    known = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    known = os.environ | {"PYTHONPATH": str(site or ROOT)}
     command = [sys.executable, "-m", "benchmarks.compare", "--case", case]
     done = subprocess.run(
         command, env=known, capture_output=True, text=True, check=False, cwd=tempfile.gettempdir()

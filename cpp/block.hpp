@@ -8,19 +8,20 @@ namespace log1pnmf::LOG1PNMF_ISA {
 
 constexpr int kLargestBlock = 256;
 #if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int kTile = 4;   // 32 vector registers
+constexpr int kTile = 4;  // 32 vector registers
 #else
-constexpr int kTile = 3;   // 16
+constexpr int kTile = 3;  // 16
 #endif
 
 // Entries gathered together.
 constexpr int kTogether = kLanes >= 4 ? kLanes : 4;
 
-// So many entries of kGroup streams, transposed in registers and stored: p[entry][stream] -> X[stream][entry].
-LOG1PNMF_INLINE void transpose_group(const double* const* p, double* X, std::int64_t stride) {
+// So many entries of kGroup streams, transposed in registers and stored: p[entry][stream] ->
+// X[stream][entry].
+ALWAYS_INLINE void transpose_group(const double* const* p, double* X, Index stride) {
 #if LOG1PNMF_LANES == 8
   typedef double Quad __attribute__((vector_size(32)));
-  Vec a[4];   // entries i and i + 4
+  Vec a[4];  // entries i and i + 4
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     Quad low, high;
@@ -40,8 +41,10 @@ LOG1PNMF_INLINE void transpose_group(const double* const* p, double* X, std::int
   Vec a[4];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) a[i] = load(p[i]);
-  const Vec even0 = __builtin_shufflevector(a[0], a[1], 0, 4, 2, 6), odd0 = __builtin_shufflevector(a[0], a[1], 1, 5, 3, 7);
-  const Vec even1 = __builtin_shufflevector(a[2], a[3], 0, 4, 2, 6), odd1 = __builtin_shufflevector(a[2], a[3], 1, 5, 3, 7);
+  const Vec even0 = __builtin_shufflevector(a[0], a[1], 0, 4, 2, 6),
+            odd0 = __builtin_shufflevector(a[0], a[1], 1, 5, 3, 7);
+  const Vec even1 = __builtin_shufflevector(a[2], a[3], 0, 4, 2, 6),
+            odd1 = __builtin_shufflevector(a[2], a[3], 1, 5, 3, 7);
   store(X, __builtin_shufflevector(even0, even1, 0, 1, 4, 5));
   store(X + stride, __builtin_shufflevector(odd0, odd1, 0, 1, 4, 5));
   store(X + 2 * stride, __builtin_shufflevector(even0, even1, 2, 3, 6, 7));
@@ -57,12 +60,13 @@ LOG1PNMF_INLINE void transpose_group(const double* const* p, double* X, std::int
 #endif
 }
 
-// Rows of the packed design -> streams of a block, kTogether rows at a time. The last ones are filled up with the row of
-// zeros. Streams is the number of streams where it is known when compiling, else 0.
+// Rows of the packed design -> streams of a block, kTogether rows at a time. The last ones are
+// filled up with the row of zeros. Streams is the number of streams where it is known when
+// compiling, else 0.
 template <int Streams>
-inline void gather_rows(const Design& design, const double* packed, const std::int32_t* indices, int n, std::int64_t readable,
-                        double* X, std::int64_t stride) {
-  constexpr int kAhead = 32, kLine = 8;   // entries; doubles in a cache line
+inline void gather_rows(const Design& design, const double* packed, const std::int32_t* indices,
+                        int n, Index readable, double* X, Index stride) {
+  constexpr int kAhead = 32, kLine = 8;  // entries; doubles in a cache line
   const int streams = Streams > 0 ? Streams : design.streams;
   for (int e = 0; e < n; e += kTogether) {
     const double* p[kTogether];
@@ -72,7 +76,7 @@ inline void gather_rows(const Design& design, const double* packed, const std::i
     if (e + kAhead + kTogether <= readable)
 #pragma GCC unroll 8
       for (int i = 0; i < kTogether; ++i) {
-        const double* later = packed + static_cast<std::int64_t>(indices[e + kAhead + i]) * streams;
+        const double* later = packed + static_cast<Index>(indices[e + kAhead + i]) * streams;
         for (int k = 0; k < streams; k += kLine) __builtin_prefetch(later + k);
       }
 #pragma GCC unroll 8
@@ -85,27 +89,20 @@ inline void gather_rows(const Design& design, const double* packed, const std::i
 }
 
 // `packed` is that of the design, or of its layout.
-inline void gather(const Design& design, const double* packed, const std::int32_t* indices, int n, std::int64_t readable,
-                   double* X, std::int64_t stride) {
-  switch (design.streams / kGroup) {
-    case 1: return gather_rows<1 * kGroup>(design, packed, indices, n, readable, X, stride);
-    case 2: return gather_rows<2 * kGroup>(design, packed, indices, n, readable, X, stride);
-    case 3: return gather_rows<3 * kGroup>(design, packed, indices, n, readable, X, stride);
-    case 4: return gather_rows<4 * kGroup>(design, packed, indices, n, readable, X, stride);
-    case 5: return gather_rows<5 * kGroup>(design, packed, indices, n, readable, X, stride);
-    case 6: return gather_rows<6 * kGroup>(design, packed, indices, n, readable, X, stride);
-    case 7: return gather_rows<7 * kGroup>(design, packed, indices, n, readable, X, stride);
-    case 8: return gather_rows<8 * kGroup>(design, packed, indices, n, readable, X, stride);
-    default: return gather_rows<0>(design, packed, indices, n, readable, X, stride);
-  }
+inline void gather(const Design& design, const double* packed, const std::int32_t* indices, int n,
+                   Index readable, double* X, Index stride) {
+  with_constant<8>(design.streams / kGroup, [&](auto groups) {
+    gather_rows<groups * kGroup>(design, packed, indices, n, readable, X, stride);
+  });
 }
 
-// Sums over a row: g = X'r, and the lower triangle of H = X'diag(w)X, kept as vectors until the row ends.
+// Sums over a row: g = X'r, and the lower triangle of H = X'diag(w)X, kept as vectors until the row
+// ends.
 class Accumulator {
  public:
   explicit Accumulator(int K)
-      : K_(K), lanes_((row(K) + K + kLanes) * kLanes), sums_(row(K) + K + kLanes), even_(row(K) + kLanes), h_(lanes_),
-        g_(lanes_ + row(K) * kLanes) {}
+      : K_(K), lanes_((row(K) + K + kLanes) * kLanes), sums_(row(K) + K + kLanes),
+        even_(row(K) + kLanes), h_(lanes_), g_(lanes_ + row(K) * kLanes) {}
 
   void reset(bool with_hessian) {
     if (with_hessian) std::memset(h_, 0, sizeof(double) * row(K_) * kLanes);
@@ -113,36 +110,34 @@ class Accumulator {
     std::memset(g_, 0, sizeof(double) * K_ * kLanes);
   }
 
-  void add_block(const double* X, std::int64_t stride, int padded, const double* residual, const double* weight) {
-    if constexpr (kTile == 4) {   // the sums of up to six components fit into the registers
+  void add_block(const double* X, Index stride, int padded, const double* residual,
+                 const double* weight) {
+    if constexpr (kTile == 4) {  // the sums of up to six components fit into the registers
       if (K_ == 5) return diagonal_tile<5>(X, stride, padded, residual, weight, 0);
       if (K_ == 6) return diagonal_tile<6>(X, stride, padded, residual, weight, 0);
     }
-    for (int i = 0; i < K_; i += kTile) {
-      diagonal(std::min(kTile, K_ - i), X, stride, padded, residual, weight, i);
-      for (int j = 0; j < i; j += kTile) below(std::min(kTile, K_ - i), X, stride, padded, weight, i, j);
-    }
+    for (int i = 0; i < K_; i += kTile)
+      with_constant<kTile>(std::min(kTile, K_ - i), [&](auto n) {
+        diagonal_tile<n>(X, stride, padded, residual, weight, i);
+        for (int j = 0; j < i; j += kTile) below_tile<n>(X, stride, padded, weight, i, j);
+      });
   }
 
-  void add_gradient(const double* X, std::int64_t stride, int padded, const double* residual) {
-    for (int i = 0; i < K_; i += kSlopes) switch (std::min(kSlopes, K_ - i)) {
-        case 1: slopes<1>(X, stride, padded, residual, i); break;
-        case 2: slopes<2>(X, stride, padded, residual, i); break;
-        case 3: slopes<3>(X, stride, padded, residual, i); break;
-        case 4: slopes<4>(X, stride, padded, residual, i); break;
-        case 5: slopes<5>(X, stride, padded, residual, i); break;
-        case 6: slopes<6>(X, stride, padded, residual, i); break;
-        case 7: slopes<7>(X, stride, padded, residual, i); break;
-        default: slopes<kSlopes>(X, stride, padded, residual, i);
-      }
+  void add_gradient(const double* X, Index stride, int padded, const double* residual) {
+    for (int i = 0; i < K_; i += kSlopes)
+      with_constant<kSlopes>(std::min(kSlopes, K_ - i),
+                             [&](auto n) { slopes<n>(X, stride, padded, residual, i); });
   }
 
   // To H, of all stretches with their weights.
-  void add_stretches(const Stretches& stretches, const double* weights) { stretches.add(weights, even_); }
+  void add_stretches(const Stretches& stretches, const double* weights) {
+    stretches.add(weights, even_);
+  }
 
   void finish(double* H, double* g, bool with_hessian) {
-    const std::int64_t slopes = row(K_);
-    for (std::int64_t n = with_hessian ? 0 : slopes; n < slopes + K_; n += kLanes) store(sums_ + n, horizontal_sums(lanes_ + n * kLanes));
+    const Index slopes = row(K_);
+    for (Index n = with_hessian ? 0 : slopes; n < slopes + K_; n += kLanes)
+      store(sums_ + n, horizontal_sums(lanes_ + n * kLanes));
     std::copy_n(sums_ + slopes, K_, g);
     if (!with_hessian) return;
     const double *from = sums_, *even = even_;
@@ -151,11 +146,11 @@ class Accumulator {
   }
 
  private:
-  static constexpr int kSlopes = 8;                                     // components of g in one pass
-  static std::int64_t row(std::int64_t k) { return k * (k + 1) / 2; }   // where that of the triangle begins
+  static constexpr int kSlopes = 8;                      // components of g in one pass
+  static Index row(Index k) { return k * (k + 1) / 2; }  // where that of the triangle begins
 
   template <int R>
-  void slopes(const double* X, std::int64_t stride, int padded, const double* residual, int i) {
+  void slopes(const double* X, Index stride, int padded, const double* residual, int i) {
     Vec g[R] = {};
     const double* x0 = X + i * stride;
     for (int e = 0; e < padded; e += kLanes) {
@@ -168,7 +163,8 @@ class Accumulator {
   }
 
   template <int R>
-  void diagonal_tile(const double* X, std::int64_t stride, int padded, const double* residual, const double* weight, int i) {
+  void diagonal_tile(const double* X, Index stride, int padded, const double* residual,
+                     const double* weight, int i) {
     Vec h[R][R] = {}, g[R] = {};
     const double* x0 = X + i * stride;
     for (int e = 0; e < padded; e += kLanes) {
@@ -193,7 +189,7 @@ class Accumulator {
   }
 
   template <int R>
-  void below_tile(const double* X, std::int64_t stride, int padded, const double* weight, int i, int j) {
+  void below_tile(const double* X, Index stride, int padded, const double* weight, int i, int j) {
     Vec h[R][kTile] = {};
     const double *x0 = X + i * stride, *z0 = X + j * stride;
     for (int e = 0; e < padded; e += kLanes) {
@@ -214,27 +210,11 @@ class Accumulator {
       for (int b = 0; b < kTile; ++b) add(h_ + (row(i + a) + j + b) * kLanes, h[a][b]);
   }
 
-  void diagonal(int rows, const double* X, std::int64_t stride, int padded, const double* r, const double* w, int i) {
-    switch (rows) {
-      case 1: return diagonal_tile<1>(X, stride, padded, r, w, i);
-      case 2: return diagonal_tile<2>(X, stride, padded, r, w, i);
-      case 3: return diagonal_tile<3>(X, stride, padded, r, w, i);
-      default: return diagonal_tile<kTile>(X, stride, padded, r, w, i);
-    }
-  }
-  void below(int rows, const double* X, std::int64_t stride, int padded, const double* w, int i, int j) {
-    switch (rows) {
-      case 1: return below_tile<1>(X, stride, padded, w, i, j);
-      case 2: return below_tile<2>(X, stride, padded, w, i, j);
-      case 3: return below_tile<3>(X, stride, padded, w, i, j);
-      default: return below_tile<kTile>(X, stride, padded, w, i, j);
-    }
-  }
   static void add(double* to, Vec v) { store(to, load(to) + v); }
 
   int K_;
   Buffer lanes_, sums_, even_;
-  double *h_, *g_;   // in lanes_: the triangle, and after it the gradient
+  double *h_, *g_;  // in lanes_: the triangle, and after it the gradient
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

@@ -1,17 +1,16 @@
-// Weighed sums of the rows of the design, and of their products: sum_j w_j x_j and sum_j w_j x_j x_j'.
+// Weighed sums of the rows of the design, and of their products: sum_j w_j x_j and sum_j w_j x_j
+// x_j'.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#include "memory.hpp"
 #include "simd.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
-inline std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
-
-// Some rows of the design, each followed by the lower triangle of its products, which many sums with other weights share.
+// Some rows of the design, each followed by the lower triangle of its products, which many sums
+// with other weights share.
 class ColumnBlock {
  public:
   static constexpr int kColumns = 64;
@@ -19,15 +18,15 @@ class ColumnBlock {
   ColumnBlock(int K, bool squares)
       : K_(K), first_(static_cast<int>(round_up(K, kLanes))),
         width_(first_ + (squares ? static_cast<int>(round_up(K * (K + 1) / 2, kLanes)) : 0)),
-        rows_(static_cast<std::int64_t>(kColumns) * width_), sums_(width_) {}
+        rows_(static_cast<Index>(kColumns) * width_), sums_(width_) {}
 
   // Rows from `from` to `to`; of one batch only, where batches are given.
-  void lay_out(const double* design, std::int64_t from, std::int64_t to, const std::int32_t* batch, int own) {
+  void lay_out(const double* design, Index from, Index to, const std::int32_t* batch, int own) {
     n_ = 0;
-    for (std::int64_t j = from; j < to; ++j) {
+    for (Index j = from; j < to; ++j) {
       if (batch != nullptr && batch[j] != own) continue;
       columns_[n_] = j;
-      double *row = rows_ + n_++ * std::int64_t{width_}, *product = row + first_;
+      double *row = rows_ + n_++ * Index{width_}, *product = row + first_;
       const double* x = design + j * K_;
       std::copy_n(x, K_, row);
       if (width_ == first_) continue;
@@ -46,7 +45,7 @@ class ColumnBlock {
     for (int k = 0; k < K_; ++k) to[k] += sums_[k];
   }
 
-  void add_squares(const Weights& weights, double* to) {   // K x K
+  void add_squares(const Weights& weights, double* to) {  // K x K
     sum(weights, first_, width_);
     const double* product = sums_ + first_;
     for (int k = 0; k < K_; ++k)
@@ -76,16 +75,16 @@ class ColumnBlock {
     Vec sum[U] = {}, odd[U] = {};
     int e = 0;
     for (; e + 2 <= n_; e += 2) {
-      const double* row = rows_ + e * std::int64_t{width_} + at;
-      LOG1PNMF_EACH sum[u] += own[e] * load(row + u * kLanes);
-      LOG1PNMF_EACH odd[u] += own[e + 1] * load(row + width_ + u * kLanes);
+      const double* row = rows_ + e * Index{width_} + at;
+      EACH sum[u] += own[e] * load(row + u * kLanes);
+      EACH odd[u] += own[e + 1] * load(row + width_ + u * kLanes);
     }
-    if (e < n_) LOG1PNMF_EACH sum[u] += own[e] * load(rows_ + e * std::int64_t{width_} + at + u * kLanes);
-    LOG1PNMF_EACH store(sums_ + at + u * kLanes, sum[u] + odd[u]);
+    if (e < n_) EACH sum[u] += own[e] * load(rows_ + e * Index{width_} + at + u * kLanes);
+    EACH store(sums_ + at + u * kLanes, sum[u] + odd[u]);
   }
 
-  int K_, first_, width_, n_ = 0;   // width: of a row, in doubles; its products begin at first
-  std::int64_t columns_[kColumns];
+  int K_, first_, width_, n_ = 0;  // width: of a row, in doubles; its products begin at first
+  Index columns_[kColumns];
   Buffer rows_, sums_;
 };
 

@@ -1,8 +1,9 @@
-// The paper's row solver: cycles over the coordinates, each one projected Newton step in one dimension with a line search.
-// As in the reference implementation the curvature of a count is y (1 + 1/em)^2, above the second derivative
-// y (1 + 1/em) / em by y (1 + 1/em): shorter steps, which the published fits depend on (they were stopped on the way).
-// The line search needs a log per count and a fresh exp per entry, but most steps are so short that its answer is known
-// (see holds()): those take no log, and the shortest of them no exp either.
+// The paper's row solver: cycles over the coordinates, each one projected Newton step in one
+// dimension with a line search. As in the reference implementation the curvature of a count is y (1
+// + 1/em)^2, above the second derivative y (1 + 1/em) / em by y (1 + 1/em): shorter steps, which
+// the published fits depend on (they were stopped on the way). The line search needs a log per
+// count and a fresh exp per entry, but most steps are so short that its answer is known (see
+// holds()): those take no log, and the shortest of them no exp either.
 #pragma once
 
 #include <limits>
@@ -11,54 +12,58 @@
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
-template <class Link, class Noise>
+// For Poisson counts.
+template <class Link>
 class CoordinateRow {
-  static_assert(Noise::kPoisson, "the paper's solver is for Poisson counts");
-
  public:
   CoordinateRow(const HalfStep& h, const Design& design)
       : K_(h.n_components), h_(h), design_(design), evaluator_(h, design), entries_(longest_row(h)),
         X_(h.model.exact_zeros ? 0 : entries_ * design.streams), y_(entries_), counts_em_(entries_),
-        counts_x_(h.model.exact_zeros ? entries_ * h.n_components : 0),
-        b_(K_), gram_b_(K_), now_(entries_), next_(entries_) {}
+        counts_x_(h.model.exact_zeros ? entries_ * h.n_components : 0), b_(K_), gram_b_(K_),
+        now_(entries_), next_(entries_) {}
 
-  void run(std::int64_t i) {
+  void run(Index i) {
     row_ = row_at(h_, i);
     box_ = Box(h_.bounds, i);
     const double* start = h_.start + i * K_;
     double* out = h_.values + i * K_;
     evaluator_.start_row(row_);
-    if constexpr (Noise::kWhole) own_ = own_terms();
-    h_.loss[i] = evaluator_.template evaluate<Level::gradient>(start, h_.gradient + i * K_, nullptr);
+    h_.loss[i] =
+        evaluator_.template evaluate<Level::gradient>(start, h_.gradient + i * K_, nullptr);
     h_.rejected[i] = 0;
     std::copy_n(start, K_, static_cast<double*>(b_));
     if (row_.count == 0) std::copy_n(box_.lower, K_, static_cast<double*>(b_));
     else solve(h_.loss[i], h_.rejected[i]);
     std::copy_n(static_cast<double*>(b_), K_, out);
-    if (row_.count == 0) loss_ = box_.above_zero(K_) ? evaluator_.template evaluate<Level::loss>(b_, nullptr, nullptr) : 0.0;
+    if (row_.count == 0)
+      loss_ = box_.above_zero(K_) ? evaluator_.template evaluate<Level::loss>(b_, nullptr, nullptr)
+                                  : 0.0;
     h_.decrease[i] = h_.loss[i] + penalty_at(box_, K_, start) - loss_ - penalty_at(box_, K_, b_);
   }
 
  private:
-  // What is laid out: the counts alone (sparse), all entries with the counts gathered from them (exact), or all entries as
-  // if they were counts, zeros included (dense).
+  // What is laid out: the counts alone (sparse), all entries with the counts gathered from them
+  // (exact), or all entries as if they were counts, zeros included (dense).
   enum class Form { sparse, exact, dense };
   static constexpr bool exact(Form form) { return form == Form::exact || form == Form::dense; }
 
   static constexpr int kCycles = 3;
-  static constexpr double kShort = 1.0 / 128;   // the seventh term of the series is then below the last bit
-  static constexpr int kShortMoves = 64;        // after which em is computed anew, so that rounding does not add up
+  // The seventh term of the series is then below the last bit
+  static constexpr double kShort = 1.0 / 128;
+  // After which em is computed anew, so that rounding does not add up
+  static constexpr int kShortMoves = 64;
 
-  struct State {   // at one set of coefficients
+  struct State {  // at one set of coefficients
     Buffer eta, em, inverse;
-    explicit State(std::int64_t n) : eta(n), em(n), inverse(n) {}
+    explicit State(Index n) : eta(n), em(n), inverse(n) {}
   };
 
-  static std::int64_t longest_row(const HalfStep& h) {
-    std::int64_t longest = 0;
+  static Index longest_row(const HalfStep& h) {
+    Index longest = 0;
     if (h.model.exact_zeros) longest = h.rows.n_columns;
     else
-      for (std::int64_t i = 0; i < h.rows.n_rows; ++i) longest = std::max(longest, h.rows.indptr[i + 1] - h.rows.indptr[i]);
+      for (Index i = 0; i < h.rows.n_rows; ++i)
+        longest = std::max(longest, h.rows.indptr[i + 1] - h.rows.indptr[i]);
     return round_up(longest, kLargestBlock);
   }
 
@@ -88,7 +93,7 @@ class CoordinateRow {
   }
 
   void refresh_eta(State& at) const {
-    for (std::int64_t e = 0; e < padded_; e += kLanes) {
+    for (Index e = 0; e < padded_; e += kLanes) {
       Vec eta = Vec{};
       for (int k = 0; k < K_; ++k) eta += b_[k] * load(x(k) + e);
       store(at.eta + e, eta);
@@ -107,7 +112,7 @@ class CoordinateRow {
       stride_ = design_.padded;
       if constexpr (F == Form::dense) {
         std::fill(counts_em_ + 0, counts_em_ + padded_, 0.0);
-        for (std::int64_t p = 0; p < row_.count; ++p) counts_em_[row_.indices[p]] = y_[p];
+        for (Index p = 0; p < row_.count; ++p) counts_em_[row_.indices[p]] = y_[p];
         swap(counts_em_, y_);
         counts_padded_ = padded_;
       }
@@ -115,27 +120,11 @@ class CoordinateRow {
       padded_ = counts_padded_;
       X_now_ = X_;
       stride_ = entries_;
-      gather(design_, design_.packed, row_.indices, static_cast<int>(row_.count), row_.readable, X_, entries_);
-      for (int k = 0; k <= K_; ++k) std::fill(X_ + k * entries_ + row_.count, X_ + k * entries_ + padded_, 0.0);
+      gather(design_, design_.packed, row_.indices, static_cast<int>(row_.count), row_.readable, X_,
+             entries_);
+      for (int k = 0; k <= K_; ++k)
+        std::fill(X_ + k * entries_ + row_.count, X_ + k * entries_ + padded_, 0.0);
     }
-  }
-
-  // What brings the sum of t em - y log em to the evaluator's loss: y log(y / t) - y over the counts.
-  double own_terms() {
-    double sum = 0.0, total = 0.0;
-    read_values(h_.rows, row_.offset, row_.count, y_);
-    std::fill(y_ + row_.count, y_ + round_up(row_.count, kLanes), 1.0);
-    for (std::int64_t p = 0; p < row_.count; p += kLanes) {
-      const Vec y = load(y_ + p);
-      Vec log, reciprocal;
-      log_and_reciprocal<1>(&y, &log, &reciprocal);
-      sum += horizontal_sum(y * log);
-    }
-    for (std::int64_t p = 0; p < row_.count; ++p) {
-      sum -= y_[p] * design_.log_exposure[row_.indices[p]];
-      total += y_[p];
-    }
-    return sum - total * (1.0 + std::log(row_.exposure));
   }
 
   const double* x(int k) const { return X_now_ + k * stride_; }
@@ -144,19 +133,22 @@ class CoordinateRow {
   template <Form F>
   void move(const State& from, State& to, int k, double delta) {
     constexpr int U = kUnroll;
-    const double *xk = x(k), *eta0 = from.eta;   // in registers: the compiler cannot know that stores leave them alone
+    const double
+        *xk = x(k),
+        *eta0 = from.eta;  // in registers: the compiler cannot know that stores leave them alone
     double *eta1 = to.eta, *em1 = to.em;
-    const std::int64_t n = padded_;
-    for (std::int64_t e = 0; e < n; e += kStep) {
+    const Index n = padded_;
+    for (Index e = 0; e < n; e += kStep) {
       Vec eta[U], em[U], bounded[U];
-      LOG1PNMF_EACH {   // what is left of eta when it cancels is rounding, not a mean a count could have
+      EACH {  // what is left of eta when it cancels is rounding, not a mean a count could
+              // have
         const Vec before = load(eta0 + e + u * kLanes);
         eta[u] = before + delta * load(xk + e + u * kLanes);
         eta[u] = eta[u] < 1e-13 * before ? Vec{} : eta[u];
       }
-      LOG1PNMF_EACH bounded[u] = Link::clamp_eta(eta[u]);
+      EACH bounded[u] = Link::clamp_eta(eta[u]);
       Link::template mean_part<U>(bounded, em);
-      LOG1PNMF_EACH {
+      EACH {
         store(eta1 + e + u * kLanes, eta[u]);
         store(em1 + e + u * kLanes, em[u]);
       }
@@ -164,8 +156,8 @@ class CoordinateRow {
     short_moves_ = 0;
   }
 
-  // The same for changes of eta of at most kShort: em' = em + (em + 1) expm1(d), with six terms of the series. Dense
-  // rows leave eta behind until it is needed: they are bound by memory.
+  // The same for changes of eta of at most kShort: em' = em + (em + 1) expm1(d), with six terms of
+  // the series. Dense rows leave eta behind until it is needed: they are bound by memory.
   template <Form F>
   void move_shortly(const State& from, State& to, int k, double delta) {
     constexpr int U = kUnroll;
@@ -174,15 +166,16 @@ class CoordinateRow {
     double* em1 = to.em;
     [[maybe_unused]] const double* eta0 = from.eta;
     [[maybe_unused]] double* eta1 = to.eta;
-    const std::int64_t n = padded_;
-    for (std::int64_t e = 0; e < n; e += kStep) {
+    const Index n = padded_;
+    for (Index e = 0; e < n; e += kStep) {
       Vec d[U], q[U];
-      LOG1PNMF_EACH d[u] = delta * load(xk + e + u * kLanes);
-      if constexpr (F != Form::dense) LOG1PNMF_EACH store(eta1 + e + u * kLanes, load(eta0 + e + u * kLanes) + d[u]);
-      LOG1PNMF_EACH q[u] = splat(1.0 / 720);
+      EACH d[u] = delta * load(xk + e + u * kLanes);
+      if constexpr (F != Form::dense)
+        EACH store(eta1 + e + u * kLanes, load(eta0 + e + u * kLanes) + d[u]);
+      EACH q[u] = splat(1.0 / 720);
 #pragma GCC unroll 5
-      for (int i = 0; i < 5; ++i) LOG1PNMF_EACH q[u] = q[u] * d[u] + kSeries[i];
-      LOG1PNMF_EACH {
+      for (int i = 0; i < 5; ++i) EACH q[u] = q[u] * d[u] + kSeries[i];
+      EACH {
         const Vec em = load(em0 + e + u * kLanes);
         store(em1 + e + u * kLanes, em + (em + 1.0) * (d[u] * q[u]));
       }
@@ -201,11 +194,12 @@ class CoordinateRow {
 
   void gather_counts(const double* __restrict from, double* __restrict to) const {
     const std::int32_t* indices = row_.indices;
-    const std::int64_t n = row_.count;
-    for (std::int64_t p = 0; p < n; ++p) to[p] = from[indices[p]];
+    const Index n = row_.count;
+    for (Index p = 0; p < n; ++p) to[p] = from[indices[p]];
   }
 
-  // Design of coordinate k at the counts, gathered when first asked for and kept for the row's other cycles.
+  // Design of coordinate k at the counts, gathered when first asked for and kept for the row's
+  // other cycles.
   template <Form F>
   const double* x_at_counts(int k) {
     if constexpr (F != Form::exact) return x(k);
@@ -223,12 +217,12 @@ class CoordinateRow {
     constexpr int U = kUnroll;
     const double* em = at_counts<F>(at);
     double* to = at.inverse;
-    const std::int64_t n = counts_padded_;
-    for (std::int64_t p = 0; p < n; p += kStep) {
+    const Index n = counts_padded_;
+    for (Index p = 0; p < n; p += kStep) {
       Vec inverse[U];
-      LOG1PNMF_EACH inverse[u] = load(em + p + u * kLanes);
+      EACH inverse[u] = load(em + p + u * kLanes);
       reciprocals<U>(inverse);
-      LOG1PNMF_EACH store(to + p + u * kLanes, inverse[u]);
+      EACH store(to + p + u * kLanes, inverse[u]);
     }
   }
 
@@ -239,7 +233,7 @@ class CoordinateRow {
     Vec means = Vec{}, loss = Vec{};
     [[maybe_unused]] const auto [a1, a2] = own_quadratic();
     if constexpr (!Link::kLinear)
-      for (std::int64_t e = 0; e < padded_; e += kLanes) {
+      for (Index e = 0; e < padded_; e += kLanes) {
         const Vec t = load(x(K_) + e), em = load(at.em + e);
         if constexpr (exact(F)) means += t * em;
         else {
@@ -248,22 +242,22 @@ class CoordinateRow {
         }
       }
     const double* em = at_counts<F>(at);
-    for (std::int64_t p = 0; p < counts_padded_; p += kStep) {
+    for (Index p = 0; p < counts_padded_; p += kStep) {
       Vec value[U], log[U], inverse[U];
-      LOG1PNMF_EACH value[u] = load(em + p + u * kLanes);
+      EACH value[u] = load(em + p + u * kLanes);
       log_and_reciprocal<U>(value, log, inverse);
-      LOG1PNMF_EACH {
+      EACH {
         loss += load(y_ + p + u * kLanes) * (impossible(value[u]) - log[u]);
         store(at.inverse + p + u * kLanes, inverse[u]);
       }
     }
-    return row_.exposure * horizontal_sum(means) + horizontal_sum(loss) + whole_matrix_part() + own_;
+    return row_.exposure * horizontal_sum(means) + horizontal_sum(loss) + whole_matrix_part();
   }
 
   struct Slope {
-    double first, second;   // derivatives of the row's loss along a coordinate
-    double widest;          // largest change of an eta per unit
-    double steepest;        // largest fall of a count's em per unit, relative to it
+    double first, second;  // derivatives of the row's loss along a coordinate
+    double widest;         // largest change of an eta per unit
+    double steepest;       // largest fall of a count's em per unit, relative to it
   };
 
   template <Form F>
@@ -273,8 +267,8 @@ class CoordinateRow {
     if constexpr (!Link::kLinear) {
       const double *design = x(k), *exposure = x(K_), *means = at.em;
       [[maybe_unused]] const double* etas = at.eta;
-      const std::int64_t n = padded_;
-      for (std::int64_t e = 0; e < n; e += kLanes) {
+      const Index n = padded_;
+      for (Index e = 0; e < n; e += kLanes) {
         const Vec em = load(means + e), xk = load(design + e), tx = load(exposure + e) * xk;
         if constexpr (exact(F)) {
           const Vec mean = tx * (em + 1.0);
@@ -290,12 +284,12 @@ class CoordinateRow {
       h *= row_.exposure;
     }
     const double *xk = x_at_counts<F>(k), *counts = y_, *inverses = at.inverse;
-    const std::int64_t n = counts_padded_;
-    for (std::int64_t p = 0; p < n; p += kLanes) {
+    const Index n = counts_padded_;
+    for (Index p = 0; p < n; p += kLanes) {
       const Vec inverse = load(inverses + p), y = load(counts + p);
       const Vec fall = Link::relative_slope(inverse) * load(xk + p), pull = y * fall;
       g -= pull;
-      h += pull * fall;   // the reference's curvature, see above
+      h += pull * fall;  // the reference's curvature, see above
       if constexpr (F == Form::dense) steepest = vmax(steepest, y > 0.0 ? fall : Vec{});
       else steepest = vmax(steepest, fall);
     }
@@ -307,9 +301,10 @@ class CoordinateRow {
     return found;
   }
 
-  // Whether the curvature surely stays below 1.9 times that at the start of a step of at most Newton's length: then the
-  // line search would accept it. Means grow at most by e^(delta widest), which only matters on the way up; on the way
-  // down em of a count falls at most by the factor 1 - q and its curvature grows at most by (1 - q)^-2.
+  // Whether the curvature surely stays below 1.9 times that at the start of a step of at most
+  // Newton's length: then the line search would accept it. Means grow at most by e^(delta widest),
+  // which only matters on the way up; on the way down em of a count falls at most by the factor 1 -
+  // q and its curvature grows at most by (1 - q)^-2.
   static bool holds(const Slope& at, double delta) {
     if (delta < 0.0) return -delta * at.steepest <= 0.27;
     return Link::kLinear || delta * at.widest <= 0.6;
@@ -320,12 +315,14 @@ class CoordinateRow {
     const Slope at = slope<F>(*now, k);
     const double g = at.first + box_.penalty[k];
     double to = b_[k];
-    if (at.second > std::numeric_limits<double>::min()) to = std::min(box_.upper[k], std::max(box_.lower[k], b_[k] - g / at.second));
+    if (at.second > std::numeric_limits<double>::min())
+      to = std::min(box_.upper[k], std::max(box_.lower[k], b_[k] - g / at.second));
     else if (g > 0.0) to = box_.lower[k];
     double delta = to - b_[k];
     if (delta == 0.0) return 0.0;
     const bool held = holds(at, delta);
-    const bool brief = !Link::kLinear && std::abs(delta) * at.widest <= kShort && short_moves_ < kShortMoves;
+    const bool brief =
+        !Link::kLinear && std::abs(delta) * at.widest <= kShort && short_moves_ < kShortMoves;
     if (held && brief) move_shortly<F>(*now, *next, k, delta);
     else if (F == Form::dense && short_moves_ > 0) refresh_eta(*now);
     if (held && !brief) move<F>(*now, *next, k, delta);
@@ -364,7 +361,8 @@ class CoordinateRow {
   void refresh_gram() {
     if (h_.model.exact_zeros) return;
     const double* gram = evaluator_.zeros().gram();
-    for (int k = 0; k < K_; ++k) gram_b_[k] = std::inner_product(gram + k * K_, gram + (k + 1) * K_, b_ + 0, 0.0);
+    for (int k = 0; k < K_; ++k)
+      gram_b_[k] = std::inner_product(gram + k * K_, gram + (k + 1) * K_, b_ + 0, 0.0);
   }
 
   // What the quadratic form of the zero entries adds for the row as a whole (sparse form only).
@@ -373,7 +371,8 @@ class CoordinateRow {
     return evaluator_.zeros().linear_at(b_) + std::inner_product(b_ + 0, b_ + K_, gram_b_ + 0, 0.0);
   }
 
-  // a1 and a2 of the row: coordinate descent has one quadratic for all entries of a row, and stores no zeros.
+  // a1 and a2 of the row: coordinate descent has one quadratic for all entries of a row, and stores
+  // no zeros.
   std::pair<double, double> own_quadratic() const {
     if (h_.model.exact_zeros) return {0.0, 0.0};
     return {h_.zeros.row_quadratic[2 * row_.number], h_.zeros.row_quadratic[2 * row_.number + 1]};
@@ -383,15 +382,15 @@ class CoordinateRow {
   const HalfStep& h_;
   const Design& design_;
   Box box_;
-  RowEvaluator<Link, Noise> evaluator_;
-  std::int64_t entries_;
+  RowEvaluator<Link, Poisson> evaluator_;
+  Index entries_;
   Buffer X_, y_, counts_em_, counts_x_, b_, gram_b_;
   State now_, next_;
   Row row_{};
   const double* X_now_ = nullptr;
-  std::int64_t stride_ = 0, padded_ = 0, counts_padded_ = 0;
+  Index stride_ = 0, padded_ = 0, counts_padded_ = 0;
   int short_moves_ = 0, gathered_ = 0;
-  double loss_ = 0.0, own_ = 0.0;
+  double loss_ = 0.0;
   bool loss_known_ = false;
 };
 

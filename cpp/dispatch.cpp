@@ -10,10 +10,16 @@
 
 namespace log1pnmf {
 
-namespace baseline { extern const Kernel kernel_table; }
+namespace baseline {
+extern const Kernel kernel_table;
+}
 #ifdef LOG1PNMF_X86_KERNELS
-namespace avx2 { extern const Kernel kernel_table; }
-namespace avx512 { extern const Kernel kernel_table; }
+namespace avx2 {
+extern const Kernel kernel_table;
+}
+namespace avx512 {
+extern const Kernel kernel_table;
+}
 #endif
 
 namespace {
@@ -32,7 +38,8 @@ __attribute__((target("xsave"))) Instructions instructions() {
   if (!has(one[2], 27)) return {false, false};  // the system does not keep the wide registers
   const auto kept = _xgetbv(0);
   const bool avx2 = (kept & 0x6) == 0x6 && has(one[2], 12) && has(seven[1], 5);
-  return {avx2, avx2 && (kept & 0xe6) == 0xe6 && has(seven[1], 16) && has(seven[1], 17) && has(seven[1], 31)};
+  return {avx2, avx2 && (kept & 0xe6) == 0xe6 && has(seven[1], 16) && has(seven[1], 17) &&
+                    has(seven[1], 31)};
 }
 #else
 Instructions instructions() {

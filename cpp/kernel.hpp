@@ -1,4 +1,5 @@
-// The half-step over independent rows, as plain C++: no Python, no threads of its own, no instruction set.
+// The half-step over independent rows, as plain C++: no Python, no threads of its own, no
+// instruction set.
 #pragma once
 
 #include <algorithm>
@@ -9,14 +10,17 @@
 
 namespace log1pnmf {
 
+using Index = std::int64_t;
+
 // Which entries of compressed rows there are.
 struct Pattern {
-  const std::int64_t* indptr;
+  const Index* indptr;
   const std::int32_t* indices;
 };
 
-// How well batches of samples capture features: t_ij is multiplied by effects[row_batch_i][j] (n_batches x n_columns), or by
-// effects[i][column_batch_j] (n_rows x n_batches). One of the two is set, or none: no batches.
+// How well batches of samples capture features: t_ij is multiplied by effects[row_batch_i][j]
+// (n_batches x n_columns), or by effects[i][column_batch_j] (n_rows x n_batches). One of the two is
+// set, or none: no batches.
 struct Batches {
   int count;
   const std::int32_t* row_batch;
@@ -25,182 +29,164 @@ struct Batches {
   bool any() const { return effects != nullptr; }
 };
 
-// Compressed rows of the counts, with the exposure t_ij = row_exposure_i * column_exposure_j, batches aside.
+// Compressed rows of the counts, with the exposure t_ij = row_exposure_i * column_exposure_j,
+// batches aside.
 struct Rows {
-  std::int64_t n_rows, n_columns;
-  const std::int64_t* indptr;
+  Index n_rows, n_columns;
+  const Index* indptr;
   const std::int32_t* indices;
-  const float* values_f32;    // exactly one of the two is set
+  const float* values_f32;  // exactly one of the two is set
   const double* values_f64;
   const double* row_exposure;
-  const double* column_exposure;   // null: all 1
-  const double* row_dispersion;      // negative binomial noise: one of the two is set
+  const double* column_exposure;  // null: all 1
+  const double* row_dispersion;   // negative binomial noise: one of the two is set
   const double* column_dispersion;
   Batches batches;
 };
 
-// The zero entries in sparse form. Those in `stored` are visited one by one, with their exact loss. For all others a
-// quadratic t_ij (a1 eta + a2 eta^2) stands in (its constant term is left to the caller). Its coefficients belong to the
-// row or to the column; with negative binomial noise the quadratic one is a2 + t b2. a2 is never negative, and zero with
-// the identity link; b2 is never positive. The sum over all entries of a row is taken in the form
-//   row_linear_i (sum_j column_linear_j eta_ij) + sum_p row_quadratics_ip (sum_j column_quadratics_pj eta_ij^2)
-// of rank P, and every entry that is visited subtracts its own. The part with b2 is concave and has no minimum: it holds only
-// near the point where it was fitted, and far from there a row's loss is prohibitive (RowEvaluator). With batches every sum
-// is over the columns of each batch, or with the effects of each; the p-th terms are multiplied by the p-th power of the effect.
+// The zero entries in sparse form. Those in `stored` are computed one by one. The loss of all
+// others is approximated by a quadratic t_ij (a1 eta + a2 eta^2), whose constant term is left to
+// the caller. Its coefficients belong to the row or to the column; with negative binomial noise the
+// quadratic one is a2 + t b2. a2 is never negative, and zero with the identity link; b2 is never
+// positive. The sum over all entries of a row is taken in the form
+//   row_linear_i (sum_j column_linear_j eta_ij) + sum_p row_quadratics_ip (sum_j
+//   column_quadratics_pj eta_ij^2)
+// of rank P, and every entry that is computed subtracts its own. The part with b2 is concave and
+// has no minimum: see ConcavePart. With batches every sum is over the columns of each batch, or
+// with the effects of each; the p-th terms are multiplied by the p-th power of the effect.
 struct Zeros {
-  Pattern stored;                  // indptr null: none
-  const double* row_quadratic;     // n_rows x 2, (a1, a2), or x 3, (a1, a2, b2); one of the two is set
+  Pattern stored;               // indptr null: none
+  const double* row_quadratic;  // n_rows x 2, (a1, a2), or x 3, (a1, a2, b2); one of the two is set
   const double* column_quadratic;  // n_columns x 2 or x 3; numbers of single precision
   int rank;
-  const double *row_linear, *row_quadratics;         // n_rows x 1 and x rank
-  const double *column_linear, *column_quadratics;   // 1 and rank x n_columns
+  const double *row_linear, *row_quadratics;        // n_rows x 1 and x rank
+  const double *column_linear, *column_quadratics;  // 1 and rank x n_columns
 };
 
 // See policies.hpp for what each link and noise is.
 enum class Link { shifted_log, identity };
-enum class Noise { poisson, large_poisson, negative_binomial };
+enum class Noise { poisson, negative_binomial };
 
-// exact_zeros: visit every entry; otherwise see Zeros. The identity link is exact in that form, and has no other.
+// exact_zeros: visit every entry; otherwise see Zeros. The identity link is exact in that form, and
+// has no other.
 struct Model {
   Link link;
   Noise noise;
   bool exact_zeros;
 };
 
-// evaluate: loss and gradient, no step. statistics: loss, gradient and Hessian, added to what the outputs hold: columns may
-// come in pieces. means: their sums over batches.
+// evaluate: loss and gradient, no step. statistics: loss, gradient and Hessian, added to what the
+// outputs hold: columns may come in pieces. means: their sums over batches.
 enum class Task { newton, coordinate, evaluate, statistics, means };
 
-// lower <= b <= upper for the coefficients, and what they cost, penalty'b. Where lower and upper are equal, a coefficient is
-// a constant. Each of the three is the same for all rows, or has a row for each.
+// lower <= b <= upper for the coefficients, and what they cost, penalty'b. Where lower and upper
+// are equal, a coefficient is a constant. Each of the three is the same for all rows, or has a row
+// for each.
 struct Bounds {
   struct Numbers {
     const double* values;
-    std::int64_t stride;   // from one row to the next: 0 or K
-    const double* at(std::int64_t row) const { return values + row * stride; }
+    Index stride;  // from one row to the next: 0 or K
+    const double* at(Index row) const { return values + row * stride; }
   };
   Numbers lower, upper, penalty;
 };
 
 // Those of one row.
 struct Box {
-  const double *lower, *upper, *penalty;   // K each; upper may be inf
-  Box(const Bounds& bounds, std::int64_t row)
+  const double *lower, *upper, *penalty;  // K each; upper may be inf
+  Box(const Bounds& bounds, Index row)
       : lower(bounds.lower.at(row)), upper(bounds.upper.at(row)), penalty(bounds.penalty.at(row)) {}
   Box() = default;
-  bool above_zero(int K) const { return std::any_of(lower, lower + K, [](double value) { return value > 0.0; }); }
+  bool above_zero(int K) const {
+    return std::any_of(lower, lower + K, [](double value) { return value > 0.0; });
+  }
 };
 
 struct HalfStep {
   Rows rows;
-  Zeros zeros;              // unless model.exact_zeros
+  Zeros zeros;  // unless model.exact_zeros
   Model model;
   Task task;
-  bool with_loss;           // newton: whether the loss at the start is wanted
+  bool with_loss;  // newton: whether the loss at the start is wanted
   int n_components;
-  const double* start;      // n_rows x K
-  const double* design;     // n_columns x K
-  Bounds bounds;            // of the coefficients
-  double* values;           // n_rows x K, out (untouched by evaluate)
-  double* gradient;         // n_rows x K, out: at start, without the penalty
-  double* loss;             // n_rows, out: at start, without constants and penalty; anything without with_loss
-  double* decrease;         // n_rows, out: what the step gains, measured where the step was checked, else predicted
-  std::uint8_t* rejected;   // n_rows, out: 1 where the full step was refused
-  double* hessian;          // n_rows x K(K+1)/2, lower triangle by rows, out: statistics only
-  double* batch_sums;       // batches of columns x n_rows, out: see mean_sums.hpp; newton: at values, means: at start; null: not wanted
-  int n_threads;            // that will share the rows
+  const double* start;   // n_rows x K
+  const double* design;  // n_columns x K
+  Bounds bounds;         // of the coefficients
+  double* values;        // n_rows x K, out (untouched by evaluate)
+  double* gradient;      // n_rows x K, out: at start, without the penalty
+  double* loss;  // n_rows, out: at start, without constants and penalty; anything without with_loss
+  double* decrease;  // n_rows, out: what the step gains, measured where the step was checked, else
+                     // predicted
+  std::uint8_t* rejected;  // n_rows, out: 1 where the full step was refused
+  double* hessian;         // n_rows x K(K+1)/2, lower triangle by rows, out: statistics only
+  double* batch_sums;  // batches of columns x n_rows, out: see mean_sums.hpp; newton: at values,
+                       // means: at start; null: not wanted
+  int n_threads;       // that will share the rows
 };
 
 // One quadratic program per row, min g'(x - b) + (x - b)'H(x - b)/2 + penalty'x within bounds.
 struct Programs {
-  std::int64_t n_rows;
+  Index n_rows;
   int n_components;
-  const double* hessian;    // as statistics leaves it
-  const double* gradient;   // n_rows x K
-  const double* start;      // n_rows x K
+  const double* hessian;   // as statistics leaves it
+  const double* gradient;  // n_rows x K
+  const double* start;     // n_rows x K
   Bounds bounds;
-  double* values;           // n_rows x K, out
-  double* decrease;         // n_rows, out: of the quadratic
-  double* curvature;        // n_rows, out: (x - b)'H(x - b)
+  double* values;     // n_rows x K, out
+  double* decrease;   // n_rows, out: of the quadratic
+  double* curvature;  // n_rows, out: (x - b)'H(x - b)
 };
 
-// How well a quadratic in eta stands in for the loss over t (expm1(eta) with Poisson noise) at the zero entries of every
-// row, where those with eta above a cap are visited one by one; with dispersions also those with phi t em above it. Rows are features here, columns samples; a quadratic is fitted to every row and cap by least
-// squares, weighed by exposure.
-struct ZeroSurvey {
-  Rows rows;                 // without values
-  Link link;
-  int n_components;
-  const double* start;       // n_rows x K
-  const double* design;      // n_columns x K
-  std::int64_t stride;       // only every so many-th sample is looked at; sums are scaled up
-  bool straight;             // with dispersions: no concave part
-  int n_caps;
-  const double* caps;        // ascending
-  double* error;             // n_rows x n_caps, out: sum of t |loss / t - quadratic| over the entries below the cap
-  double* n_above;           // n_rows x n_caps, out: zero entries above the cap
-  double* quadratic;         // n_rows x n_caps x 3, out: constant, linear, quadratic coefficient; x 5 with dispersions,
-                             // then a constant and a quadratic one that are multiplied by t
-};
-
-// The zero entries of every row with eta above the row's cap, and the exposure of the others.
-struct ZeroCollection {
-  Rows rows;                 // without values
-  Link link;
-  int n_components;
-  const double* start;
-  const double* design;
-  const double* caps;                  // n_rows
-  std::vector<std::int32_t>* found;    // n_rows, out
-  double* exposure;                    // n_rows x 2, out: sums of t and t^2 over the zero entries below the cap
-};
-
-// Sum over the zero entries that are not stored of t (loss / t - quadratic): as it is, and of its absolute value.
-struct ZeroErrors {
-  Rows rows;                 // without values
-  Link link;
-  int n_components;
-  const double* start;
-  const double* design;
-  std::int64_t stride;       // as in ZeroSurvey
-  Pattern stored;
-  const double* quadratic;   // n_rows x 3 or x 5
-  double* signed_error;      // n_rows, out
-  double* absolute_error;    // n_rows, out
-};
-
-// The means of every row (a feature), condensed: see spectrum.hpp.
-struct Spectrum {
+// What a pass over all samples of every feature needs. Rows are features here, columns samples.
+struct FeaturePass {
   Rows rows;
   Link link;
   int n_components;
-  const double* start;
-  const double* design;
-  const double* low;         // n_rows: where the first bin begins
+  const double* start;   // n_rows x K
+  const double* design;  // n_columns x K
+};
+
+// How well a quadratic in eta approximates the loss over t (expm1(eta) with Poisson noise) at the
+// zero entries of every row with eta below a threshold; with dispersions also phi t em below it. A
+// quadratic is fitted to every row and threshold by least squares, weighted by exposure.
+struct ZeroSurvey {
+  FeaturePass pass;
+  Index stride;  // only every so many-th sample is used; sums are scaled up
+  bool convex;   // with dispersions: no concave part
+  int n_thresholds;
+  const double* thresholds;  // ascending
+  double* error;             // n_rows x n_thresholds, out: sum of t |loss / t - quadratic| below it
+  double* n_above;           // n_rows x n_thresholds, out: zero entries above it
+  double* quadratic;  // n_rows x n_thresholds x 3, out: constant, linear, quadratic coefficient;
+                      // x 5 with dispersions, then a constant and a quadratic one for t^2
+};
+
+// The zero entries of every row above the row's threshold, and the exposure of the others.
+struct ZeroCollection {
+  FeaturePass pass;
+  const double* thresholds;          // n_rows
+  std::vector<std::int32_t>* found;  // n_rows, out
+  double* exposure;                  // n_rows x 2, out: sums of t and t^2 over the zeros below
+};
+
+// Sum over the zero entries that are not stored of t (loss / t - quadratic), and of its absolute
+// value.
+struct ZeroErrors {
+  FeaturePass pass;
+  Index stride;  // as in ZeroSurvey
+  Pattern stored;
+  const double* quadratic;  // n_rows x 3 or x 5
+  double* signed_error;     // n_rows, out
+  double* absolute_error;   // n_rows, out
+};
+
+// The means of every row (a feature), condensed: see SpectrumPlan.
+struct Spectrum {
+  FeaturePass pass;
+  const double* low;  // n_rows: where the first bin begins
   int n_bins;
-  double* entries;           // n_rows x n_bins x 8, out: added to what it holds
-  double* counted;           // the same, weighed by the counts
-};
-
-// One Newton step in the logarithms of effects of batches, in two passes over the features, see effects.hpp. All matrices
-// are batches x features.
-struct EffectsStep {
-  std::int64_t n_features;
-  int n_batches;
-  double pull;               // counts by which every effect is pulled towards 1
-  const double *totals, *means, *effects, *logs;   // counts, their means at effects of 1, effects, their logarithms
-  const double* weights;     // features
-  const double* z;           // batches; null: the first pass, which gives the equations matrix z = right
-  double *matrix, *right;    // batches x batches, batches; out of the first pass
-  double* effects_after;     // out of the second pass
-  double* found;             // 2, out: first pass: how far levels are from 0; second: longest step, change of the objective
-};
-
-struct FurtherEffects {
-  std::int64_t n;
-  const double *to, *since;
-  double power, largest;     // effects stay below largest, and above its inverse
-  double* out;
+  double* entries;  // n_rows x n_bins x 8, out: added to what it holds
+  double* counted;  // the same, weighted by the counts
 };
 
 // Built once per half-step from the design, shared by all rows and threads.
@@ -213,8 +199,8 @@ class Plan {
     virtual ~Workspace() = default;
   };
   virtual std::unique_ptr<Workspace> workspace() const = 0;
-  virtual void run_row(std::int64_t row, Workspace&) const = 0;   // or that group of rows
-  virtual int rows_together() const { return 1; }                 // in a group
+  virtual void run_row(Index row, Workspace&) const = 0;  // or that group of rows
+  virtual int rows_together() const { return 1; }         // in a group
 };
 
 struct Kernel {
@@ -225,13 +211,12 @@ struct Kernel {
   std::unique_ptr<Plan> (*zero_collection)(const ZeroCollection&);
   std::unique_ptr<Plan> (*zero_errors)(const ZeroErrors&);
   std::unique_ptr<Plan> (*spectrum)(const Spectrum&);
-  void (*effects)(const EffectsStep&);
-  bool (*further)(const FurtherEffects&);
-  void (*expm1)(const double* x, double* y, std::int64_t n);   // the vector functions, open to accuracy tests
-  void (*log)(const double* x, double* y, std::int64_t n);
+  void (*expm1)(const double* x, double* y,
+                Index n);  // the vector functions, open to accuracy tests
+  void (*log)(const double* x, double* y, Index n);
 };
 
-std::vector<std::string> runnable_kernels();          // those this processor can run, fastest first
-const Kernel& find_kernel(const std::string& name);   // one of them; throws std::invalid_argument
+std::vector<std::string> runnable_kernels();         // those this processor can run, fastest first
+const Kernel& find_kernel(const std::string& name);  // one of them; throws std::invalid_argument
 
 }  // namespace log1pnmf

@@ -1,48 +1,48 @@
-// min g'(x - b) + (x - b)'H(x - b)/2 over lower <= x <= upper, for a K x K positive semi-definite H.
-// A Cholesky solve with the bounds that are active at b is tried first: near the optimum of a fit these rarely change. Coordinates
-// that it takes out of their bounds are put there, and the others solved again. Otherwise coordinate descent finds the active bounds,
-// and a solve on the free coordinates finishes: neither alone is both quick on ill-conditioned H and safe at the bounds. Where both
-// bounds are equal, b has to be there, and stays.
+// min g'(x - b) + (x - b)'H(x - b)/2 over lower <= x <= upper, for a K x K positive semi-definite
+// H. A Cholesky solve with the bounds that are active at b is tried first: near the optimum of a
+// fit these rarely change. Coordinates that it takes out of their bounds are put there, and the
+// others solved again. Otherwise coordinate descent finds the active bounds, and a solve on the
+// free coordinates finishes: neither alone is both quick on ill-conditioned H and safe at the
+// bounds. Where both bounds are equal, b has to be there, and stays.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernel.hpp"
-#include "memory.hpp"
+#include "simd.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
 class QuadraticProgram {
  public:
-  explicit QuadraticProgram(int K) : K_(K), q_(K), inverse_(K), move_(K), factor_(static_cast<std::int64_t>(K) * K), free_(new int[K]) {}
+  explicit QuadraticProgram(int K)
+      : K_(K), q_(K), inverse_(K), move_(K), factor_(static_cast<Index>(K) * K), free_(new int[K]) {
+  }
   ~QuadraticProgram() { delete[] free_; }
   QuadraticProgram(const QuadraticProgram&) = delete;
   QuadraticProgram& operator=(const QuadraticProgram&) = delete;
 
-  // x holds the solution; curvature is (x-b)'H(x-b); the return value is the decrease of the quadratic, >= 0.
-  double solve(const double* H, const double* g, const double* b, const Box& box, double* x, double& curvature) {
-    switch (K_) {
-      case 2: return solve<2>(H, g, b, box, x, curvature);
-      case 3: return solve<3>(H, g, b, box, x, curvature);
-      case 4: return solve<4>(H, g, b, box, x, curvature);
-      case 5: return solve<5>(H, g, b, box, x, curvature);
-      case 6: return solve<6>(H, g, b, box, x, curvature);
-      case 7: return solve<7>(H, g, b, box, x, curvature);
-      case 8: return solve<8>(H, g, b, box, x, curvature);
-      default: return solve<0>(H, g, b, box, x, curvature);
-    }
+  // x holds the solution; curvature is (x-b)'H(x-b); the return value is the decrease of the
+  // quadratic, >= 0.
+  double solve(const double* H, const double* g, const double* b, const Box& box, double* x,
+               double& curvature) {
+    return with_constant<8>(K_, [&](auto n) { return solve<n>(H, g, b, box, x, curvature); });
   }
 
  private:
   static constexpr int kMaxRounds = 20, kMaxSolves = 3;
 
-  // The number of components, N where it is known when compiling: short loops of a known length are quicker.
+  // The number of components, N where it is known when compiling: short loops of a known length are
+  // quicker.
   template <int N>
-  int size() const { return N > 0 ? N : K_; }
+  int size() const {
+    return N > 0 ? N : K_;
+  }
 
   template <int N>
-  double solve(const double* H, const double* g, const double* b, const Box& box, double* x, double& curvature) {
+  double solve(const double* H, const double* g, const double* b, const Box& box, double* x,
+               double& curvature) {
     const int K = size<N>();
     std::copy_n(g, K, static_cast<double*>(q_));
     std::copy_n(b, K, x);
@@ -51,7 +51,7 @@ class QuadraticProgram {
     curvature = 0.0;
     for (int k = 0; k < K; ++k) {
       slope += g[k] * (x[k] - b[k]);
-      curvature += (q_[k] - g[k]) * (x[k] - b[k]);   // q = g + H (x - b)
+      curvature += (q_[k] - g[k]) * (x[k] - b[k]);  // q = g + H (x - b)
     }
     curvature = std::max(curvature, 0.0);
     return std::max(0.0, -(slope + 0.5 * curvature));
@@ -62,7 +62,7 @@ class QuadraticProgram {
   void descend(const double* H, const Box& box, double* x) {
     const int K = size<N>();
     for (int k = 0; k < K; ++k) {
-      const double h = H[static_cast<std::int64_t>(k) * K + k];
+      const double h = H[static_cast<Index>(k) * K + k];
       inverse_[k] = h > kTiny ? 1.0 / h : 0.0;
     }
     double total = 0.0;
@@ -80,7 +80,7 @@ class QuadraticProgram {
     const int K = size<N>();
     const double delta = to - x[k];
     x[k] = to;
-    const double* column = H + static_cast<std::int64_t>(k) * K;
+    const double* column = H + static_cast<Index>(k) * K;
     for (int l = 0; l < K; ++l) q_[l] += delta * column[l];
   }
 
@@ -90,9 +90,10 @@ class QuadraticProgram {
     const int K = size<N>();
     double gained = 0.0;
     for (int k = 0; k < K; ++k) {
-      const double h = H[static_cast<std::int64_t>(k) * K + k];
+      const double h = H[static_cast<Index>(k) * K + k];
       double to;
-      if (h > kTiny) to = std::min(box.upper[k], std::max(box.lower[k], x[k] - q_[k] * inverse_[k]));
+      if (h > kTiny)
+        to = std::min(box.upper[k], std::max(box.lower[k], x[k] - q_[k] * inverse_[k]));
       else if (q_[k] > 0.0) to = box.lower[k];
       else continue;
       const double delta = to - x[k];
@@ -103,8 +104,9 @@ class QuadraticProgram {
     return gained;
   }
 
-  // Newton on the coordinates that no bound holds back. Those that would leave their bounds are put there, and the others are solved
-  // again. False where this does not end at the optimum, a coordinate depends on others, or a number is not one.
+  // Newton on the coordinates that no bound holds back. Those that would leave their bounds are put
+  // there, and the others are solved again. False where this does not end at the optimum, a
+  // coordinate depends on others, or a number is not one.
   template <int N>
   bool direct_steps(const double* H, const Box& box, double* x) {
     const int K = size<N>();
@@ -139,7 +141,8 @@ class QuadraticProgram {
     return false;
   }
 
-  // The step over the first n free coordinates, whose factor is known, to where their slopes vanish.
+  // The step over the first n free coordinates, whose factor is known, to where their slopes
+  // vanish.
   template <int N>
   const double* solve_free(int n) {
     const int K = size<N>();
@@ -157,7 +160,8 @@ class QuadraticProgram {
     return s;
   }
 
-  // Newton on the coordinates away from the bounds, as far as the bounds allow. True if the whole step was taken.
+  // Newton on the coordinates away from the bounds, as far as the bounds allow. True if the whole
+  // step was taken.
   template <int N>
   bool subspace_step(const double* H, const Box& box, double* x) {
     const int K = size<N>();
@@ -170,7 +174,9 @@ class QuadraticProgram {
     int blocking = -1;
     for (int i = 0; i < n; ++i) {
       const int k = free_[i];
-      const double room = s[i] < 0.0 ? (box.lower[k] - x[k]) / s[i] : s[i] > 0.0 ? (box.upper[k] - x[k]) / s[i] : 2.0;
+      const double room = s[i] < 0.0   ? (box.lower[k] - x[k]) / s[i]
+                          : s[i] > 0.0 ? (box.upper[k] - x[k]) / s[i]
+                                       : 2.0;
       if (room < reach) {
         reach = room;
         blocking = i;
@@ -185,16 +191,17 @@ class QuadraticProgram {
     return blocking < 0;
   }
 
-  // Next row of the Cholesky factor of H over the free coordinates, its diagonal inverted; false where k depends on those already there.
+  // Next row of the Cholesky factor of H over the free coordinates, its diagonal inverted; false
+  // where k depends on those already there.
   template <int N>
   bool factor_column(const double* H, int k, int n) {
     const int K = size<N>();
-    double* row = factor_ + static_cast<std::int64_t>(n) * K;
-    double diagonal = H[static_cast<std::int64_t>(k) * K + k];
+    double* row = factor_ + static_cast<Index>(n) * K;
+    double diagonal = H[static_cast<Index>(k) * K + k];
     const double smallest = 1e-13 * diagonal + kTiny;
     for (int i = 0; i < n; ++i) {
-      double sum = H[static_cast<std::int64_t>(k) * K + free_[i]];
-      const double* other = factor_ + static_cast<std::int64_t>(i) * K;
+      double sum = H[static_cast<Index>(k) * K + free_[i]];
+      const double* other = factor_ + static_cast<Index>(i) * K;
       for (int j = 0; j < i; ++j) sum -= row[j] * other[j];
       row[i] = sum * other[i];
       diagonal -= row[i] * row[i];
@@ -210,14 +217,15 @@ class QuadraticProgram {
     const int K = size<N>();
     for (int k = 0; k < K; ++k) {
       if (box.lower[k] == box.upper[k]) continue;
-      if ((x[k] <= box.lower[k] && q_[k] < 0.0) || (x[k] >= box.upper[k] && q_[k] > 0.0)) return false;
+      if ((x[k] <= box.lower[k] && q_[k] < 0.0) || (x[k] >= box.upper[k] && q_[k] > 0.0))
+        return false;
     }
     return true;
   }
 
   static constexpr double kTiny = 1e-290;
   int K_;
-  Buffer q_, inverse_, move_, factor_;   // inverse_: of the diagonal of H
+  Buffer q_, inverse_, move_, factor_;  // inverse_: of the diagonal of H
   int* free_;
 };
 

@@ -1,177 +1,302 @@
-// What the entries of one row are: their design rows in blocks, exposures, dispersions, and what stands in for their zeros.
+// The entries of a row in blocks laid out by component (X[k][entry]): the design rows of counts and
+// listed zeros, which are gathered, or the columns of the transposed design as they are.
 #pragma once
 
-#include "entries.hpp"
+#include <limits>
+
+#include "block.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
-class RowBlocks {
- protected:
-  // weighs: whether the exposures of single entries are looked at.
-  RowBlocks(const HalfStep& h, const Design& design, bool weighs)
-      : K_(h.n_components),
-        block_(block_size(K_, h.model.exact_zeros)),
-        h_(h),
-        design_(design),
-        kept_(std::min(round_up(kKeptBytes / (8 * design.streams), block_), round_up(h.rows.n_columns, block_) + block_)),
-        X_(design.streams * kept_),
-        own_(design.carries ? (design.zero_row + 1) * design.streams : 0),
-        packed_(design.carries ? own_ : design.packed),
-        in_batches_(weighs && !design.carries && h.rows.batches.row_batch != nullptr),
-        effects_(design.label >= 0 ? design.batches : in_batches_ ? kept_ : 0),
-        levels_(design.first.empty() ? 0 : design.columns / kLanes) {
-    if (design.carries) std::copy_n(static_cast<const double*>(design.packed), (design.zero_row + 1) * design.streams, static_cast<double*>(own_));
+// Some entries of a row.
+struct Entries {
+  const std::int32_t* indices = nullptr;
+  Index count = 0,
+        readable = 0;  // entries; indices that may be read from the first on (for prefetching)
+};
+
+inline Entries entries_at(const Index* indptr, const std::int32_t* indices, Index n_rows, Index i) {
+  return {indices + indptr[i], indptr[i + 1] - indptr[i], indptr[n_rows] - indptr[i]};
+}
+
+struct Row : Entries {  // the non-zeros
+  Index number = 0;
+  Index offset = 0;  // of the first non-zero in the value array
+  double exposure = 0.0;
+  Entries stored;  // listed zeros, in sparse form
+};
+
+inline Row row_at(const HalfStep& h, Index i) {
+  const Rows& rows = h.rows;
+  Row row{entries_at(rows.indptr, rows.indices, rows.n_rows, i),
+          i,
+          rows.indptr[i],
+          rows.row_exposure[i],
+          {}};
+  const Pattern& stored = h.zeros.stored;
+  if (stored.indptr != nullptr)
+    row.stored = entries_at(stored.indptr, stored.indices, rows.n_rows, i);
+  return row;
+}
+
+// Reads n counts, and gives the smallest of them.
+template <class T>
+double read_as_doubles(const T* from, Index n, double* to) {
+  typedef T Several __attribute__((vector_size(sizeof(T) * kLanes)));
+  Vec least = splat(std::numeric_limits<double>::infinity());
+  Index at = 0;
+  for (; at + kLanes <= n; at += kLanes) {
+    Several some;
+    std::memcpy(&some, from + at, sizeof some);
+    const Vec y = __builtin_convertvector(some, Vec);
+    store(to + at, y);
+    least = vmin(least, y);
+  }
+  double smallest = -largest_lane(-least);
+  for (; at < n; ++at) {
+    to[at] = from[at];
+    smallest = std::min(smallest, to[at]);
+  }
+  return smallest;
+}
+inline double read_values(const Rows& rows, Index offset, Index n, double* y) {
+  if (rows.values_f32 != nullptr) return read_as_doubles(rows.values_f32 + offset, n, y);
+  return read_as_doubles(rows.values_f64 + offset, n, y);
+}
+
+inline double penalty_at(const Box& box, int K, const double* b) {
+  double sum = 0.0;
+  for (int k = 0; k < K; ++k) sum += box.penalty[k] * b[k];
+  return sum;
+}
+
+// eta = x'b of U vectors of entries, from entry e of a block on.
+template <int U>
+ALWAYS_INLINE void linear_predictor(int K, const double* X, Index stride, int e, const double* b,
+                                    Vec* eta) {
+  EACH eta[u] = Vec{};
+  for (int k = 0; k < K; ++k) EACH eta[u] += b[k] * load(X + k * stride + e + u * kLanes);
+}
+
+// Effects of the batches of a row: of every column, or of every batch of columns.
+inline const double* effects_of_row(const Rows& rows, Index i) {
+  const Batches& own = rows.batches;
+  return own.effects + (own.row_batch ? own.row_batch[i] * rows.n_columns : i * own.count);
+}
+
+// The dispersion phi of entries: that of their row, or a stream of the design.
+class Dispersions {
+ public:
+  Dispersions(const HalfStep& h, const Design& design)
+      : of_rows_(h.rows.row_dispersion), stream_(design.dispersion) {}
+
+  void start_row(Index i) {
+    if (of_rows_ == nullptr) return;
+    phi_ = std::max(of_rows_[i], kSmallestPhi);
+    inverse_ = 1.0 / phi_;
   }
 
-  // Gathered blocks of a row stay valid for further evaluations of the same row if it is short enough.
+  template <int U>
+  ALWAYS_INLINE void fill(const double* X, Index stride, int e, EntriesAt<U>& at) const {
+    if (stream_ < 0) {
+      EACH at.phi[u] = splat(phi_);
+      EACH at.inverse_phi[u] = splat(inverse_);
+    } else {
+      const double* from = X + stream_ * stride + e;
+      EACH at.phi[u] = vmax(load(from + u * kLanes), splat(kSmallestPhi));
+      EACH at.inverse_phi[u] = at.phi[u];
+      reciprocals<U>(at.inverse_phi);
+    }
+  }
+
+ private:
+  const double* of_rows_;
+  int stream_;
+  double phi_ = 0.0, inverse_ = 0.0;
+};
+
+// Gathered blocks: first those of the counts, then those of the listed zeros. They stay valid for
+// further evaluations of the row if it is short enough.
+class RowBlocks {
+ public:
+  const int K, block;    // components; entries of a block
+  const Index capacity;  // entries of the longest row whose blocks are kept
+
+  // weighs: whether the exposures of single entries are needed.
+  RowBlocks(const HalfStep& h, const Design& design, bool weighs)
+      : K(h.n_components), block(block_size(K, h.model.exact_zeros)),
+        capacity(std::min(round_up(kKeptBytes / (8 * design.streams), block),
+                          round_up(h.rows.n_columns, block) + block)),
+        h_(h), design_(design), dispersions_(h, design), X_(design.streams * capacity),
+        own_packed_(design.carries ? (design.zero_row + 1) * design.streams : 0),
+        packed_(design.carries ? own_packed_ : design.packed),
+        gathers_effects_(weighs && !design.carries && h.rows.batches.row_batch != nullptr),
+        effects_(design.label >= 0  ? design.batches
+                 : gathers_effects_ ? capacity
+                                    : 0) {
+    const double* shared = design.packed;
+    if (design.carries)
+      std::copy_n(shared, (design.zero_row + 1) * design.streams, own_packed_ + 0);
+  }
+
   void start_row(const Row& row) {
     row_ = row;
-    first_zero_ = round_up(row.count, block_);
-    keeps_ = first_zero_ + row.stored.count <= kept_;
+    first_zero_ = round_up(row.count, block);
+    kept_ = first_zero_ + row.stored.count <= capacity;
     gathered_ = 0;
+    dispersions_.start_row(row.number);
     if (design_.carries) carry_effects();
-    for (int b = 0; !design_.first.empty() && b < design_.batches; ++b)
-      std::fill(levels_ + design_.first[b] / kLanes, levels_ + design_.first[b + 1] / kLanes, row.exposure * effects_of_row()[b]);
-    if (design_.label >= 0) std::transform(effects_of_row(), effects_of_row() + design_.batches, effects_ + 0, [&](double q) { return q * row.exposure; });
-    if (h_.rows.row_dispersion != nullptr) {
-      own_phi_ = std::max(h_.rows.row_dispersion[row.number], kSmallestPhi);
-      own_inverse_phi_ = 1.0 / own_phi_;
+    if (design_.label >= 0) {
+      const double* effects = effects_of_row(h_.rows, row.number);
+      for (int b = 0; b < design_.batches; ++b) effects_[b] = effects[b] * row.exposure;
     }
     if (h_.model.exact_zeros || h_.zeros.row_quadratic == nullptr) return;
-    std::copy_n(h_.zeros.row_quadratic + (design_.rank + 1) * row.number, design_.rank + 1, own_quadratic_);
+    const int width = design_.rank + 1;
+    std::copy_n(h_.zeros.row_quadratic + width * row.number, width, quadratic_);
   }
 
-  // By which the exposure of a column of the row is multiplied, with batches.
-  double effect_of(std::int64_t j) const {
-    const std::int32_t* batch = h_.rows.batches.column_batch;
-    return effects_of_row()[batch != nullptr ? batch[j] : j];
+  const Row& row() const { return row_; }
+  bool kept() const { return kept_; }
+  Index first_zero() const { return first_zero_; }        // where the listed zeros begin
+  const double* quadratic() const { return quadratic_; }  // a1, a2 and b2 of the row
+  const double* at(Index place) const { return X_ + place * design_.streams; }
+  int length(const Entries& entries, Index from) const {
+    return static_cast<int>(std::min<Index>(block, entries.count - from));
   }
 
   // The block of n entries from `from` on, at its place among all blocks of the row.
-  const double* gathered(const Entries& entries, std::int64_t from, int n, std::int64_t place) {
-    double* X = X_;
-    here_ = keeps_ ? place : 0;
-    if (keeps_) X += place * design_.streams;
-    if (place >= gathered_ || !keeps_) {
-      gather(design_, packed_, entries.indices + from, n, entries.readable - from, X, block_);
+  const double* gathered(const Entries& entries, Index from, int n, Index place) {
+    const Index here = kept_ ? place : 0;
+    double* X = X_ + here * design_.streams;
+    const std::int32_t* indices = entries.indices + from;
+    if (place >= gathered_ || !kept_) {
+      gather(design_, packed_, indices, n, entries.readable - from, X, block);
       gathered_ = place + n;
-      if (in_batches_) gather_effects(entries.indices + from, n);
+      if (gathers_effects_) gather_effects(indices, n, effects_ + here);
     }
-    if (in_batches_) effects_here_ = effects_ + here_;
+    if (gathers_effects_) effects_here_ = effects_ + here;
     return X;
   }
 
-  // Writes the effects of the row's batch into the design, unless they are there: rows come batch by batch.
+  // Exposure t, and with Dispersed the dispersion, of U vectors of entries.
+  template <bool Dispersed, int U>
+  ALWAYS_INLINE void exposures(const double* X, int e, EntriesAt<U>& at) const {
+    EACH at.t[u] = splat(row_.exposure);
+    if (design_.label >= 0) {
+      const double* labels = X + design_.label * block + e;
+      EACH at.t[u] = look_up(effects_, design_.batches, labels + u * kLanes);
+    }
+    if (design_.exposure >= 0) EACH at.t[u] *= load(X + design_.exposure * block + e + u * kLanes);
+    if (effects_here_ != nullptr) EACH at.t[u] *= load(effects_here_ + e + u * kLanes);
+    if constexpr (Dispersed) dispersions_.fill<U>(X, block, e, at);
+  }
+
+  // The quadratic that approximates the zero terms of U vectors of entries, from their exposure.
+  template <class Link, bool Dispersed, int U>
+  ALWAYS_INLINE void quadratics(const double* X, int e, EntriesAt<U>& at) const {
+    constexpr bool kSquare = !(Link::kLinear && Dispersed);
+    if (design_.quadratic < 0) {
+      EACH at.a1[u] = splat(quadratic_[0]);
+      if constexpr (kSquare) EACH at.a2[u] = splat(quadratic_[1]);
+      if constexpr (Dispersed) EACH at.t_b2[u] = at.t[u] * quadratic_[2];
+    } else {
+      const double* from = X + design_.quadratic * block + e;
+      EACH load_pairs(from + u * kLanes, at.a1[u], kSquare ? at.a2[u] : at.t_b2[u]);
+      if constexpr (kSquare && Dispersed) EACH at.t_b2[u] = load(from + block + u * kLanes);
+      if constexpr (Dispersed) EACH at.t_b2[u] *= at.t[u];
+    }
+  }
+
+ private:
+  static constexpr Index kKeptBytes = 1 << 19;  // well inside a second-level cache
+
+  // Writes the effects of the row's batch into the design of this thread, unless they are there:
+  // rows come batch by batch.
   void carry_effects() {
     const std::int32_t batch = h_.rows.batches.row_batch[row_.number];
     if (batch == carried_) return;
-    const double* effects = effects_of_row();
-    double* to = own_ + design_.exposure;
-    for (std::int64_t j = 0; j < h_.rows.n_columns; ++j, to += design_.streams) *to = effects[j];
+    const double* effects = effects_of_row(h_.rows, row_.number);
+    double* to = own_packed_ + design_.exposure;
+    for (Index j = 0; j < h_.rows.n_columns; ++j, to += design_.streams) *to = effects[j];
     carried_ = batch;
   }
 
-  void gather_effects(const std::int32_t* indices, int n) {
-    const double* effects = effects_of_row();
-    double* to = effects_ + here_;
+  void gather_effects(const std::int32_t* indices, int n, double* to) const {
+    const double* effects = effects_of_row(h_.rows, row_.number);
     int e = 0;
     for (; e + kLanes <= n; e += kLanes) store(to + e, load_at(effects, load(indices + e)));
     for (; e < n; ++e) to[e] = effects[indices[e]];
     std::fill(to + n, to + round_up(n, kLanes), 0.0);
   }
 
-  // Exact form: the block of columns from here on.
-  const double* columns(std::int64_t from) {
+  const HalfStep& h_;
+  const Design& design_;
+  Dispersions dispersions_;
+  Buffer X_;  // the blocks of the row, or the one at hand
+  Row row_{};
+  bool kept_ = false;   // whether the row's blocks are kept
+  Index gathered_ = 0;  // entries of the row gathered so far
+  Index first_zero_ = 0;
+  double quadratic_[3] = {};
+  Buffer own_packed_;                     // the design of this thread, with the effects of a batch
+  const double* packed_;                  // this one, or that of all threads
+  std::int32_t carried_ = -1;             // the batch of the effects in it
+  bool gathers_effects_;                  // whether effects are gathered by themselves
+  Buffer effects_;                        // batches of rows: of the entries of the kept blocks;
+                                          // of columns: the exposure of every batch
+  const double* effects_here_ = nullptr;  // of the block at hand
+};
+
+// Exact form: blocks of the transposed design.
+class ColumnBlocks {
+ public:
+  ColumnBlocks(const HalfStep& h, const Design& design)
+      : rows_(h.rows), design_(design), dispersions_(h, design),
+        levels_(design.first.empty() ? 0 : design.columns / kLanes) {}
+
+  void start_row(const Row& row) {
+    row_ = row;
+    dispersions_.start_row(row.number);
+    for (int b = 0; !design_.first.empty() && b < design_.batches; ++b)
+      std::fill(levels_ + design_.first[b] / kLanes, levels_ + design_.first[b + 1] / kLanes,
+                row.exposure * effects_of_row(rows_, row.number)[b]);
+  }
+
+  // The block of columns from here on.
+  const double* columns(Index from) {
     const double* X = design_.transposed + from;
-    const std::int32_t* batch = h_.rows.batches.row_batch;
-    exposure_here_ = batch != nullptr ? design_.exposures + batch[row_.number] * design_.padded + from : X + design_.exposure * design_.padded;
+    const std::int32_t* batch = rows_.batches.row_batch;
+    exposure_here_ = batch != nullptr
+                         ? design_.exposures + batch[row_.number] * design_.padded + from
+                         : X + design_.exposure * design_.padded;
     if (!design_.first.empty()) levels_here_ = levels_ + from / kLanes;
     return X;
   }
 
-  // Of every column, or of every batch of columns.
-  const double* effects_of_row() const {
-    const Batches& own = h_.rows.batches;
-    return own.effects + (own.row_batch != nullptr ? own.row_batch[row_.number] * h_.rows.n_columns : row_.number * own.count);
+  template <bool Dispersed, int U>
+  ALWAYS_INLINE void exposures(const double* X, int e, EntriesAt<U>& at) const {
+    EACH at.t[u] = splat(row_.exposure);
+    if (levels_here_ != nullptr) EACH at.t[u] = splat(levels_here_[e / kLanes + u]);
+    EACH at.t[u] *= load(exposure_here_ + e + u * kLanes);
+    if constexpr (Dispersed) dispersions_.fill<U>(X, design_.padded, e, at);
   }
 
+  bool in_batches() const { return rows_.batches.any(); }
+  // The row's exposure, unless `times_effects` has multiplied by it.
+  double exposure() const { return levels_here_ != nullptr ? 1.0 : row_.exposure; }
   template <int U>
-  LOG1PNMF_INLINE void linear_predictor(const double* X, std::int64_t stride, int e, const double* b, Vec* eta) const {
-    LOG1PNMF_EACH eta[u] = Vec{};
-    for (int k = 0; k < K_; ++k)
-      LOG1PNMF_EACH eta[u] += b[k] * load(X + k * stride + e + u * kLanes);
+  ALWAYS_INLINE void times_effects(int e, Vec* weight) const {
+    if (levels_here_ != nullptr) EACH weight[u] *= splat(levels_here_[e / kLanes + u]);
+    if (rows_.batches.row_batch != nullptr) EACH weight[u] *= load(exposure_here_ + e + u * kLanes);
   }
 
-  // Exposure and dispersion of U vectors of entries, which were gathered or (Exact) are all columns of a block.
-  template <bool Exact, bool Dispersed, int U>
-  LOG1PNMF_INLINE void belongings(const double* X, std::int64_t stride, int e, EntriesAt<U>& at) const {
-    LOG1PNMF_EACH at.t[u] = splat(row_.exposure);
-    if constexpr (Exact) {
-      if (levels_here_ != nullptr) LOG1PNMF_EACH at.t[u] = splat(levels_here_[e / kLanes + u]);
-      LOG1PNMF_EACH at.t[u] *= load(exposure_here_ + e + u * kLanes);
-    } else {
-      if (design_.label >= 0) LOG1PNMF_EACH at.t[u] = look_up(effects_, design_.batches, X + design_.label * stride + e + u * kLanes);
-      if (design_.exposure >= 0) LOG1PNMF_EACH at.t[u] *= load(X + design_.exposure * stride + e + u * kLanes);
-      if (effects_here_ != nullptr) LOG1PNMF_EACH at.t[u] *= load(effects_here_ + e + u * kLanes);
-    }
-    if constexpr (Dispersed) {
-      if (design_.dispersion < 0) {
-        LOG1PNMF_EACH at.phi[u] = splat(own_phi_);
-        LOG1PNMF_EACH at.inverse_phi[u] = splat(own_inverse_phi_);
-      } else {
-        const double* from = X + design_.dispersion * stride + e;
-        LOG1PNMF_EACH at.phi[u] = vmax(load(from + u * kLanes), splat(kSmallestPhi));
-        LOG1PNMF_EACH at.inverse_phi[u] = at.phi[u];
-        reciprocals<U>(at.inverse_phi);
-      }
-    }
-  }
-
-  bool in_batches() const { return h_.rows.batches.any(); }
-  // Exact form: times the effects of batches, and where these are of columns times the row's exposure.
-  template <int U>
-  LOG1PNMF_INLINE void effects_on(int e, Vec* rise) const {
-    if (levels_here_ != nullptr) LOG1PNMF_EACH rise[u] *= splat(levels_here_[e / kLanes + u]);
-    if (h_.rows.batches.row_batch != nullptr) LOG1PNMF_EACH rise[u] *= load(exposure_here_ + e + u * kLanes);
-  }
-
-  // What stands in for their zero terms; needs their exposure.
-  template <class Link, bool Dispersed, int U>
-  LOG1PNMF_INLINE void quadratics(const double* X, int e, EntriesAt<U>& at) const {
-    constexpr bool kSquare = !(Link::kLinear && Dispersed);
-    if (design_.quadratic < 0) {
-      LOG1PNMF_EACH at.a1[u] = splat(own_quadratic_[0]);
-      if constexpr (kSquare) LOG1PNMF_EACH at.a2[u] = splat(own_quadratic_[1]);
-      if constexpr (Dispersed) LOG1PNMF_EACH at.bent[u] = at.t[u] * own_quadratic_[2];
-    } else {
-      const double* from = X + design_.quadratic * block_ + e;
-      LOG1PNMF_EACH load_pairs(from + u * kLanes, at.a1[u], kSquare ? at.a2[u] : at.bent[u]);
-      if constexpr (kSquare && Dispersed) LOG1PNMF_EACH at.bent[u] = load(from + block_ + u * kLanes);
-      if constexpr (Dispersed) LOG1PNMF_EACH at.bent[u] *= at.t[u];
-    }
-  }
-
-  static constexpr std::int64_t kKeptBytes = 1 << 19;   // well inside a second-level cache
-
-  int K_, block_;
-  const HalfStep& h_;
+ private:
+  const Rows& rows_;
   const Design& design_;
-  std::int64_t kept_;            // longest row whose gathered blocks are kept
-  Buffer X_;                     // those blocks, or the one at hand
+  Dispersions dispersions_;
   Row row_{};
-  bool keeps_ = false;           // whether the row's gathered blocks are kept
-  double own_phi_ = 0.0, own_inverse_phi_ = 0.0, own_quadratic_[3] = {};   // of the row
-  Buffer own_;                   // the packed design of this thread, with the effects of a batch
-  const double* packed_;         // this one, or that of all
-  std::int32_t carried_ = -1;    // whose effects these are
-  bool in_batches_;              // whether effects are gathered by themselves
-  Buffer effects_;               // with batches of rows: of the entries whose blocks are kept; of columns: the exposure of every batch
-  std::int64_t here_ = 0;                  // where the block at hand begins
-  const double* effects_here_ = nullptr;   // its effects
-  Buffer levels_;                          // exact form, batches of columns: the exposure of every vector
-  const double *exposure_here_ = nullptr, *levels_here_ = nullptr;   // exact form: of the block at hand
-  std::int64_t gathered_ = 0;    // entries of the row gathered so far
-  std::int64_t first_zero_ = 0;  // where the blocks of the stored zeros begin
+  Buffer levels_;  // batches of columns: the row's exposure in every vector of columns
+  const double *exposure_here_ = nullptr, *levels_here_ = nullptr;  // of the block at hand
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

@@ -1,9 +1,15 @@
-// Vectors of the widest register the translation unit is compiled for, and the two transcendental functions the model
-// needs. The file is included once per instruction set (see CMakeLists.txt), each time inside its own namespace.
+// Vectors of the widest register the translation unit is compiled for, and the two transcendental
+// functions the model needs. The file is included once per instruction set (see CMakeLists.txt),
+// each time inside its own namespace.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include "kernel.hpp"
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
@@ -22,47 +28,69 @@
 namespace log1pnmf::LOG1PNMF_ISA {
 
 constexpr int kLanes = LOG1PNMF_LANES;
-constexpr int kUnroll = 4;                    // independent vectors in flight, to hide the latency of the polynomials
-constexpr int kStep = kLanes * kUnroll;       // entries handled together; every buffer is padded to a multiple of it
+constexpr int kUnroll = 4;  // independent vectors in flight, to hide the latency of the polynomials
+// Entries handled together; every buffer is padded to a multiple of it
+constexpr int kStep = kLanes * kUnroll;
 
-// For what is called for every few entries: the compiler's own judgement leaves most of it as calls through memory.
-#define LOG1PNMF_INLINE __attribute__((always_inline)) inline
+// For what is called for every few entries: the compiler's own judgement leaves most of it as calls
+// through memory.
+#define ALWAYS_INLINE __attribute__((always_inline)) inline
 
 typedef double Vec __attribute__((vector_size(8 * LOG1PNMF_LANES)));
 typedef std::int64_t VecI __attribute__((vector_size(8 * LOG1PNMF_LANES)));
 
-LOG1PNMF_INLINE Vec splat(double x) { return x - Vec{}; }
-LOG1PNMF_INLINE Vec load(const double* p) { Vec v; std::memcpy(&v, p, sizeof v); return v; }
-LOG1PNMF_INLINE void store(double* p, Vec v) { std::memcpy(p, &v, sizeof v); }
+ALWAYS_INLINE Vec splat(double x) { return x - Vec{}; }
+ALWAYS_INLINE Vec load(const double* p) {
+  Vec v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+ALWAYS_INLINE void store(double* p, Vec v) { std::memcpy(p, &v, sizeof v); }
 
 // from[at[i]] of every lane i; compilers on their own load the lanes one by one.
 typedef std::int32_t VecI32 __attribute__((vector_size(4 * LOG1PNMF_LANES)));
-LOG1PNMF_INLINE VecI32 load(const std::int32_t* p) { VecI32 v; std::memcpy(&v, p, sizeof v); return v; }
-LOG1PNMF_INLINE void store(std::int32_t* p, VecI32 v) { std::memcpy(p, &v, sizeof v); }
+ALWAYS_INLINE VecI32 load(const std::int32_t* p) {
+  VecI32 v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+ALWAYS_INLINE void store(std::int32_t* p, VecI32 v) { std::memcpy(p, &v, sizeof v); }
 #if LOG1PNMF_LANES == 8
-LOG1PNMF_INLINE Vec load_at(const double* from, VecI32 at) {
+ALWAYS_INLINE Vec load_at(const double* from, VecI32 at) {
   return (Vec)_mm512_mask_i32gather_pd(_mm512_setzero_pd(), 0xff, (__m256i)at, from, 8);
 }
-LOG1PNMF_INLINE VecI32 load_at(const std::int32_t* from, VecI32 at) { return (VecI32)_mm256_i32gather_epi32(from, (__m256i)at, 4); }
+ALWAYS_INLINE VecI32 load_at(const std::int32_t* from, VecI32 at) {
+  return (VecI32)_mm256_i32gather_epi32(from, (__m256i)at, 4);
+}
 #elif LOG1PNMF_LANES == 4
-LOG1PNMF_INLINE Vec load_at(const double* from, VecI32 at) { return Vec{from[at[0]], from[at[1]], from[at[2]], from[at[3]]}; }
-LOG1PNMF_INLINE VecI32 load_at(const std::int32_t* from, VecI32 at) { return VecI32{from[at[0]], from[at[1]], from[at[2]], from[at[3]]}; }
+ALWAYS_INLINE Vec load_at(const double* from, VecI32 at) {
+  return Vec{from[at[0]], from[at[1]], from[at[2]], from[at[3]]};
+}
+ALWAYS_INLINE VecI32 load_at(const std::int32_t* from, VecI32 at) {
+  return VecI32{from[at[0]], from[at[1]], from[at[2]], from[at[3]]};
+}
 #else
-LOG1PNMF_INLINE Vec load_at(const double* from, VecI32 at) { return Vec{from[at[0]], from[at[1]]}; }
-LOG1PNMF_INLINE VecI32 load_at(const std::int32_t* from, VecI32 at) { return VecI32{from[at[0]], from[at[1]]}; }
+ALWAYS_INLINE Vec load_at(const double* from, VecI32 at) { return Vec{from[at[0]], from[at[1]]}; }
+ALWAYS_INLINE VecI32 load_at(const std::int32_t* from, VecI32 at) {
+  return VecI32{from[at[0]], from[at[1]]};
+}
 #endif
 
 // Integers in the place of doubles.
-LOG1PNMF_INLINE std::int64_t as_integer(const double* p) { std::int64_t n; std::memcpy(&n, p, sizeof n); return n; }
+ALWAYS_INLINE Index as_integer(const double* p) {
+  Index n;
+  std::memcpy(&n, p, sizeof n);
+  return n;
+}
 
 // Two floats in the place of each double; little-endian.
-LOG1PNMF_INLINE double as_pair(double first, double second) {
+ALWAYS_INLINE double as_pair(double first, double second) {
   const float both[] = {static_cast<float>(first), static_cast<float>(second)};
   double pair;
   std::memcpy(&pair, both, sizeof pair);
   return pair;
 }
-LOG1PNMF_INLINE void load_pairs(const double* p, Vec& first, Vec& second) {
+ALWAYS_INLINE void load_pairs(const double* p, Vec& first, Vec& second) {
 #if defined(__aarch64__)
   const uint64x2_t bits = vreinterpretq_u64_f64(vld1q_f64(p));
   first = (Vec)vcvt_f64_f32(vreinterpret_f32_u32(vmovn_u64(bits)));
@@ -72,17 +100,18 @@ LOG1PNMF_INLINE void load_pairs(const double* p, Vec& first, Vec& second) {
   typedef float VecF __attribute__((vector_size(4 * LOG1PNMF_LANES)));
   VecU bits;
   std::memcpy(&bits, p, sizeof bits);
-  first = __builtin_convertvector((VecF)__builtin_convertvector(bits, VecI32), Vec);
-  second = __builtin_convertvector((VecF)__builtin_convertvector(bits >> 32, VecI32), Vec);
+  first = __builtin_convertvector((VecF) __builtin_convertvector(bits, VecI32), Vec);
+  second = __builtin_convertvector((VecF) __builtin_convertvector(bits >> 32, VecI32), Vec);
 #endif
 }
 
 // The entries of a table of n numbers at the integers of a vector; the table has room for a vector.
-LOG1PNMF_INLINE Vec look_up(const double* table, int n, const double* at) {
+ALWAYS_INLINE Vec look_up(const double* table, int n, const double* at) {
   VecI which;
   std::memcpy(&which, at, sizeof which);
 #if LOG1PNMF_LANES == 8
-  if (n <= kLanes) return (Vec)_mm512_maskz_permutexvar_pd(0xff, (__m512i)which, (__m512d)load(table));
+  if (n <= kLanes)
+    return (Vec)_mm512_maskz_permutexvar_pd(0xff, (__m512i)which, (__m512d)load(table));
 #endif
   (void)n;
   return load_at(table, __builtin_convertvector(which, VecI32));
@@ -90,21 +119,24 @@ LOG1PNMF_INLINE Vec look_up(const double* table, int n, const double* at) {
 
 #if LOG1PNMF_LANES == 8
 // Adds every lane of v to that vector of sums which the integers say; each is below kLanes.
-LOG1PNMF_INLINE void add_by_label(Vec v, const double* labels, Vec* sums) {
+ALWAYS_INLINE void add_by_label(Vec v, const double* labels, Vec* sums) {
   VecI which;
   std::memcpy(&which, labels, sizeof which);
 #pragma GCC unroll 8
   for (int b = 0; b < kLanes; ++b)
-    sums[b] = (Vec)_mm512_mask_add_pd((__m512d)sums[b], _mm512_cmpeq_epi64_mask((__m512i)which, _mm512_set1_epi64(b)), (__m512d)sums[b], (__m512d)v);
+    sums[b] = (Vec)_mm512_mask_add_pd((__m512d)sums[b],
+                                      _mm512_cmpeq_epi64_mask((__m512i)which, _mm512_set1_epi64(b)),
+                                      (__m512d)sums[b], (__m512d)v);
 }
 #endif
 
-// Arm's vector division takes 14 cycles; an estimate and three Newton steps, each doubling its bits, take 4.
+// Arm's vector division takes 14 cycles; an estimate and three Newton steps, each doubling its
+// bits, take 4.
 #if defined(__aarch64__)
-LOG1PNMF_INLINE Vec vmin(Vec a, Vec b) { return (Vec)vminq_f64((float64x2_t)a, (float64x2_t)b); }
-LOG1PNMF_INLINE Vec vmax(Vec a, Vec b) { return (Vec)vmaxq_f64((float64x2_t)a, (float64x2_t)b); }
+ALWAYS_INLINE Vec vmin(Vec a, Vec b) { return (Vec)vminq_f64((float64x2_t)a, (float64x2_t)b); }
+ALWAYS_INLINE Vec vmax(Vec a, Vec b) { return (Vec)vmaxq_f64((float64x2_t)a, (float64x2_t)b); }
 template <int U>
-LOG1PNMF_INLINE void reciprocals(Vec* x) {
+ALWAYS_INLINE void reciprocals(Vec* x) {
   float64x2_t r[U], correction[U];
 #pragma GCC unroll 8
   for (int u = 0; u < U; ++u) r[u] = vrecpeq_f64((float64x2_t)x[u]);
@@ -121,26 +153,32 @@ LOG1PNMF_INLINE void reciprocals(Vec* x) {
 #else
 // One instruction each; compilers make a comparison and a blend of a < b ? a : b.
 #if LOG1PNMF_LANES == 8
-LOG1PNMF_INLINE Vec vmin(Vec a, Vec b) { return (Vec)_mm512_maskz_min_pd(0xff, (__m512d)a, (__m512d)b); }
-LOG1PNMF_INLINE Vec vmax(Vec a, Vec b) { return (Vec)_mm512_maskz_max_pd(0xff, (__m512d)a, (__m512d)b); }
+ALWAYS_INLINE Vec vmin(Vec a, Vec b) {
+  return (Vec)_mm512_maskz_min_pd(0xff, (__m512d)a, (__m512d)b);
+}
+ALWAYS_INLINE Vec vmax(Vec a, Vec b) {
+  return (Vec)_mm512_maskz_max_pd(0xff, (__m512d)a, (__m512d)b);
+}
 #elif LOG1PNMF_LANES == 4
-LOG1PNMF_INLINE Vec vmin(Vec a, Vec b) { return (Vec)_mm256_min_pd((__m256d)a, (__m256d)b); }
-LOG1PNMF_INLINE Vec vmax(Vec a, Vec b) { return (Vec)_mm256_max_pd((__m256d)a, (__m256d)b); }
+ALWAYS_INLINE Vec vmin(Vec a, Vec b) { return (Vec)_mm256_min_pd((__m256d)a, (__m256d)b); }
+ALWAYS_INLINE Vec vmax(Vec a, Vec b) { return (Vec)_mm256_max_pd((__m256d)a, (__m256d)b); }
 #else
-LOG1PNMF_INLINE Vec vmin(Vec a, Vec b) { return a < b ? a : b; }
-LOG1PNMF_INLINE Vec vmax(Vec a, Vec b) { return a > b ? a : b; }
+ALWAYS_INLINE Vec vmin(Vec a, Vec b) { return a < b ? a : b; }
+ALWAYS_INLINE Vec vmax(Vec a, Vec b) { return a > b ? a : b; }
 #endif
 template <int U>
-LOG1PNMF_INLINE void reciprocals(Vec* x) {
+ALWAYS_INLINE void reciprocals(Vec* x) {
 #pragma GCC unroll 8
   for (int u = 0; u < U; ++u) x[u] = 1.0 / x[u];
 }
 #endif
 
-LOG1PNMF_INLINE double horizontal_sum(Vec v) {
+ALWAYS_INLINE double horizontal_sum(Vec v) {
 #if LOG1PNMF_LANES == 8
-  const auto four = __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
-  const auto two = __builtin_shufflevector(four, four, 0, 1) + __builtin_shufflevector(four, four, 2, 3);
+  const auto four =
+      __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
+  const auto two =
+      __builtin_shufflevector(four, four, 0, 1) + __builtin_shufflevector(four, four, 2, 3);
 #elif LOG1PNMF_LANES == 4
   const auto two = __builtin_shufflevector(v, v, 0, 1) + __builtin_shufflevector(v, v, 2, 3);
 #else
@@ -150,19 +188,21 @@ LOG1PNMF_INLINE double horizontal_sum(Vec v) {
 }
 
 // Of kLanes vectors, one after the other.
-LOG1PNMF_INLINE Vec horizontal_sums(const double* from) {
+ALWAYS_INLINE Vec horizontal_sums(const double* from) {
 #if LOG1PNMF_LANES == 8
   Vec two[4], four[2];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     const Vec a = load(from + 2 * i * kLanes), b = load(from + (2 * i + 1) * kLanes);
-    two[i] = __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14) + __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
+    two[i] = __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14) +
+             __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
   }
 #pragma GCC unroll 2
   for (int i = 0; i < 2; ++i)
     four[i] = __builtin_shufflevector(two[2 * i], two[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
               __builtin_shufflevector(two[2 * i], two[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
-  return __builtin_shufflevector(four[0], four[1], 0, 1, 2, 3, 8, 9, 10, 11) + __builtin_shufflevector(four[0], four[1], 4, 5, 6, 7, 12, 13, 14, 15);
+  return __builtin_shufflevector(four[0], four[1], 0, 1, 2, 3, 8, 9, 10, 11) +
+         __builtin_shufflevector(four[0], four[1], 4, 5, 6, 7, 12, 13, 14, 15);
 #elif defined(__aarch64__)
   return (Vec)vpaddq_f64((float64x2_t)load(from), (float64x2_t)load(from + kLanes));
 #else
@@ -173,7 +213,7 @@ LOG1PNMF_INLINE Vec horizontal_sums(const double* from) {
 }
 
 // One bit for every lane above a number.
-LOG1PNMF_INLINE unsigned lanes_above(Vec v, double x) {
+ALWAYS_INLINE unsigned lanes_above(Vec v, double x) {
 #if LOG1PNMF_LANES == 8
   return _mm512_cmp_pd_mask((__m512d)v, _mm512_set1_pd(x), _CMP_GT_OQ);
 #elif LOG1PNMF_LANES == 4
@@ -186,11 +226,12 @@ LOG1PNMF_INLINE unsigned lanes_above(Vec v, double x) {
 #endif
 }
 
-// The numbers of the lanes whose bits are set, counted from `first`; up to kLanes numbers are written, and the end of those
-// that count is given back.
-LOG1PNMF_INLINE std::int32_t* put_lanes(unsigned bits, std::int32_t first, std::int32_t* to) {
+// The numbers of the lanes whose bits are set, counted from `first`; up to kLanes numbers are
+// written, and the end of those that count is given back.
+ALWAYS_INLINE std::int32_t* put_lanes(unsigned bits, std::int32_t first, std::int32_t* to) {
 #if LOG1PNMF_LANES == 8
-  const __m256i all = _mm256_add_epi32(_mm256_set1_epi32(first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  const __m256i all =
+      _mm256_add_epi32(_mm256_set1_epi32(first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   _mm256_storeu_si256((__m256i*)to, _mm256_maskz_compress_epi32(static_cast<__mmask8>(bits), all));
   return to + __builtin_popcount(bits);
 #else
@@ -199,7 +240,7 @@ LOG1PNMF_INLINE std::int32_t* put_lanes(unsigned bits, std::int32_t first, std::
 #endif
 }
 
-LOG1PNMF_INLINE double largest_lane(Vec v) {
+ALWAYS_INLINE double largest_lane(Vec v) {
 #if LOG1PNMF_LANES == 8
   v = vmax(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
   v = vmax(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5));
@@ -212,98 +253,105 @@ LOG1PNMF_INLINE double largest_lane(Vec v) {
 #endif
 }
 
-constexpr double kLargestEta = 500.0;     // beyond it exp is held constant: e^500 leaves room for sums of squares
-constexpr double kSmallestEta = 1e-100;   // stands in for eta = 0 under a positive count; 1/em^2 stays finite
+// Beyond it exp is held constant: e^500 leaves room for sums of squares
+constexpr double kLargestEta = 500.0;
+// The least eta under a positive count; 1/em^2 stays finite
+constexpr double kSmallestEta = 1e-100;
 
-// Both functions work on U vectors at a time, one operation after the other over all of them: the latency of one chain is
-// hidden behind the others and every constant is loaded once.
-#define LOG1PNMF_EACH _Pragma("GCC unroll 8") for (int u = 0; u < U; ++u)
+// Both functions work on U vectors at a time, one operation after the other over all of them: the
+// latency of one chain is hidden behind the others and every constant is loaded once.
+#define EACH _Pragma("GCC unroll 8") for (int u = 0; u < U; ++u)
 
-// expm1 for 0 <= x <= kLargestEta, relative error below 4e-16. x = k ln2 + r, expm1(x) = 2^k expm1(r) + (2^k - 1).
-// Small: no x is above kSmallArgument, so that k is 0; the bits are the same.
+// expm1 for 0 <= x <= kLargestEta, relative error below 4e-16. x = k ln2 + r, expm1(x) = 2^k
+// expm1(r) + (2^k - 1). Small: no x is above kSmallArgument, so that k is 0; the bits are the same.
 constexpr double kSmallArgument = 0.34;
 template <int U, bool Small = false>
-LOG1PNMF_INLINE void expm1(const Vec* x, Vec* result) {
-  // 1.5 * 2^52: adding it rounds to an integer kept in the low bits; 1023 more makes it the exponent of a double
+ALWAYS_INLINE void expm1(const Vec* x, Vec* result) {
+  // 1.5 * 2^52: adding it rounds to an integer kept in the low bits; 1023 more makes it the
+  // exponent of a double
   constexpr double kMagic = 6755399441055744.0 + 1023.0;
-  constexpr double kQ[] = {2.7620088445409748161e-7,    2.7557268459997064772e-6,  0.000024801521295954375131,
-                           0.00019841269863053616878,   0.0013888888917213716901,  0.0083333333333300618325,
-                           0.041666666666624127873,     0.16666666666666667453,    0.50000000000000010221};
+  constexpr double kQ[] = {
+      2.7620088445409748161e-7,  2.7557268459997064772e-6, 0.000024801521295954375131,
+      0.00019841269863053616878, 0.0013888888917213716901, 0.0083333333333300618325,
+      0.041666666666624127873,   0.16666666666666667453,   0.50000000000000010221};
   Vec shifted[U], r[U], q[U];
-  if constexpr (Small) LOG1PNMF_EACH r[u] = x[u];
+  if constexpr (Small) EACH r[u] = x[u];
   else {
-    LOG1PNMF_EACH shifted[u] = x[u] * 1.4426950408889634 + kMagic;
-    LOG1PNMF_EACH q[u] = shifted[u] - kMagic;
-    LOG1PNMF_EACH r[u] = x[u] - q[u] * 6.93147180369123816490e-01;   // ln2 split so that k times the high part is exact
-    LOG1PNMF_EACH r[u] = r[u] - q[u] * 1.90821492927058770002e-10;
+    EACH shifted[u] = x[u] * 1.4426950408889634 + kMagic;
+    EACH q[u] = shifted[u] - kMagic;
+    EACH r[u] =
+        x[u] -
+        q[u] * 6.93147180369123816490e-01;  // ln2 split so that k times the high part is exact
+    EACH r[u] = r[u] - q[u] * 1.90821492927058770002e-10;
   }
-  LOG1PNMF_EACH q[u] = splat(2.5100385495510319078e-8);
+  EACH q[u] = splat(2.5100385495510319078e-8);
 #pragma GCC unroll 9
-  for (int i = 0; i < 9; ++i) LOG1PNMF_EACH q[u] = q[u] * r[u] + kQ[i];
-  LOG1PNMF_EACH q[u] = (r[u] * r[u]) * q[u] + r[u];
-  if constexpr (Small) LOG1PNMF_EACH result[u] = q[u];
+  for (int i = 0; i < 9; ++i) EACH q[u] = q[u] * r[u] + kQ[i];
+  EACH q[u] = (r[u] * r[u]) * q[u] + r[u];
+  if constexpr (Small) EACH result[u] = q[u];
   else {
-    LOG1PNMF_EACH r[u] = (Vec)((VecI)shifted[u] << 52);   // 2^k
-    LOG1PNMF_EACH result[u] = r[u] * q[u] + (r[u] - 1.0);
+    EACH r[u] = (Vec)((VecI)shifted[u] << 52);  // 2^k
+    EACH result[u] = r[u] * q[u] + (r[u] - 1.0);
   }
 }
 
-// log(x) and 1/x of positive normal numbers, sharing one division; log's error is below 4e-16 relative or absolute.
+// log(x) and 1/x of positive normal numbers, sharing one division; log's error is below 4e-16
+// relative or absolute.
 template <int U>
-LOG1PNMF_INLINE void log_and_reciprocal(const Vec* x, Vec* log, Vec* reciprocal) {
-  constexpr std::int64_t kSqrtHalf = 0x3fe6a09e667f3bcd, kOne = 0x3ff0000000000000, kTwo52 = 0x4330000000000000;
+ALWAYS_INLINE void log_and_reciprocal(const Vec* x, Vec* log, Vec* reciprocal) {
+  constexpr std::int64_t kSqrtHalf = 0x3fe6a09e667f3bcd, kOne = 0x3ff0000000000000,
+                         kTwo52 = 0x4330000000000000;
   constexpr double kP[] = {0.18140185202493246359, 0.22222862476849540619, 0.28571424136516348361,
                            0.40000000011212199523, 0.66666666666662080436};
   // Values are positive, so the shift may be logical; AVX2 has no arithmetic one.
   typedef std::uint64_t VecU __attribute__((vector_size(8 * LOG1PNMF_LANES)));
   VecI biased[U];
   Vec m[U], inverse[U], exponent[U], s[U], z[U], p[U];
-  LOG1PNMF_EACH biased[u] = (VecI)((VecU)((VecI)x[u] + (kOne - kSqrtHalf)) >> 52);
-  LOG1PNMF_EACH m[u] = (Vec)((VecI)x[u] - ((biased[u] - 1023) << 52));
-  LOG1PNMF_EACH exponent[u] = (Vec)(biased[u] | kTwo52) - (4503599627370496.0 + 1023.0);
-  LOG1PNMF_EACH s[u] = m[u] + 1.0;
-  LOG1PNMF_EACH inverse[u] = x[u] * s[u];
+  EACH biased[u] = (VecI)((VecU)((VecI)x[u] + (kOne - kSqrtHalf)) >> 52);
+  EACH m[u] = (Vec)((VecI)x[u] - ((biased[u] - 1023) << 52));
+  EACH exponent[u] = (Vec)(biased[u] | kTwo52) - (4503599627370496.0 + 1023.0);
+  EACH s[u] = m[u] + 1.0;
+  EACH inverse[u] = x[u] * s[u];
   reciprocals<U>(inverse);
-  LOG1PNMF_EACH reciprocal[u] = inverse[u] * s[u];
-  LOG1PNMF_EACH s[u] = (m[u] - 1.0) * (inverse[u] * x[u]);
-  LOG1PNMF_EACH z[u] = s[u] * s[u];
-  LOG1PNMF_EACH p[u] = splat(0.16621947090177399488);
+  EACH reciprocal[u] = inverse[u] * s[u];
+  EACH s[u] = (m[u] - 1.0) * (inverse[u] * x[u]);
+  EACH z[u] = s[u] * s[u];
+  EACH p[u] = splat(0.16621947090177399488);
 #pragma GCC unroll 5
-  for (int i = 0; i < 5; ++i) LOG1PNMF_EACH p[u] = p[u] * z[u] + kP[i];
-  LOG1PNMF_EACH p[u] = (s[u] * z[u]) * p[u] + exponent[u] * 1.90821492927058770002e-10;
-  LOG1PNMF_EACH log[u] = exponent[u] * 6.93147180369123816490e-01 + (s[u] * 2.0 + p[u]);
+  for (int i = 0; i < 5; ++i) EACH p[u] = p[u] * z[u] + kP[i];
+  EACH p[u] = (s[u] * z[u]) * p[u] + exponent[u] * 1.90821492927058770002e-10;
+  EACH log[u] = exponent[u] * 6.93147180369123816490e-01 + (s[u] * 2.0 + p[u]);
 }
 
-// What a count y > 0 costs at its mean, mean - y - y log(mean / y) >= 0, and 1/em, sharing one division. Written with
-// s = (mean - y) / (mean + y), so that nothing large cancels where they are close. Powers of two bring them close first.
-// Both below kFloor (padding) cost nothing.
-template <int U>
-LOG1PNMF_INLINE void deviance_and_reciprocal(const Vec* y, const Vec* em, const Vec* mean, Vec* deviance, Vec* reciprocal) {
-  constexpr std::int64_t kOne = 0x3ff0000000000000, kExponent = 0x7ff0000000000000, kTwo52 = 0x4330000000000000;
-  constexpr double kFloor = 1e-250;
-  constexpr double kP[] = {0.15281572848259449621, 0.18184697986234472626, 0.22222181128568531323,
-                           0.28571428849862005474, 0.39999999999293875408, 0.66666666666666958592};
-  typedef std::uint64_t VecU __attribute__((vector_size(8 * LOG1PNMF_LANES)));
-  Vec a[U], count[U], near[U], power[U], sum[U], inverse[U], s[U], z[U], p[U];
-  VecU shift[U];
-  LOG1PNMF_EACH a[u] = vmax(mean[u], splat(kFloor));
-  LOG1PNMF_EACH count[u] = vmax(y[u], splat(kFloor));
-  // the difference of the bits is about that of the logarithms; 2048 keeps it positive, as the shift is logical
-  LOG1PNMF_EACH shift[u] = ((VecU)a[u] - (VecU)count[u] + ((std::uint64_t{1} << 63) + (std::uint64_t{1} << 51))) >> 52;
-  LOG1PNMF_EACH power[u] = (Vec)(shift[u] | (std::uint64_t)kTwo52) - (4503599627370496.0 + 2048.0);
-  LOG1PNMF_EACH near[u] = (Vec)((VecU)count[u] + ((shift[u] - 2048) << 52));   // count * 2^power
-  LOG1PNMF_EACH shift[u] = ((VecU)near[u] & (std::uint64_t)kExponent) - (std::uint64_t)kOne;
-  LOG1PNMF_EACH sum[u] = (Vec)((VecU)a[u] - shift[u]) + (Vec)((VecU)near[u] - shift[u]);   // of the size of 1
-  LOG1PNMF_EACH inverse[u] = em[u] * sum[u];
-  reciprocals<U>(inverse);
-  LOG1PNMF_EACH reciprocal[u] = inverse[u] * sum[u];
-  LOG1PNMF_EACH s[u] = ((Vec)((VecU)a[u] - shift[u]) - (Vec)((VecU)near[u] - shift[u])) * (inverse[u] * em[u]);
-  LOG1PNMF_EACH z[u] = s[u] * s[u];
-  LOG1PNMF_EACH p[u] = splat(0.15137730825316933096);
-#pragma GCC unroll 6
-  for (int i = 0; i < 6; ++i) LOG1PNMF_EACH p[u] = p[u] * z[u] + kP[i];
-  LOG1PNMF_EACH deviance[u] = s[u] * (a[u] - near[u]) - count[u] * ((s[u] * z[u]) * p[u]);
-  LOG1PNMF_EACH deviance[u] += (near[u] - count[u]) * (1.0 + 2.0 * s[u]) - count[u] * (power[u] * 0.69314718055994530942);
+inline Index round_up(Index n, Index to) { return (n + to - 1) / to * to; }
+
+// Calls f with n as a constant (std::integral_constant), or with 0 where n is not from 1 to N:
+// loops of a known length are quicker.
+template <int N, class F>
+ALWAYS_INLINE auto with_constant(int n, const F& f) {
+  if (n == N) return f(std::integral_constant<int, N>{});
+  if constexpr (N > 1) return with_constant<N - 1>(n, f);
+  else return f(std::integral_constant<int, 0>{});
 }
+
+// Zeroed doubles on a cache line boundary.
+class Buffer {
+ public:
+  explicit Buffer(Index count = 0) : data_(allocate(count)) {}
+  ~Buffer() { ::operator delete(data_, std::align_val_t(64)); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  operator double*() const { return data_; }
+  friend void swap(Buffer& a, Buffer& b) noexcept { std::swap(a.data_, b.data_); }
+
+ private:
+  static double* allocate(Index count) {
+    const auto bytes = sizeof(double) * static_cast<std::size_t>(count + 8);
+    void* p = ::operator new(bytes, std::align_val_t(64));
+    std::memset(p, 0, bytes);
+    return static_cast<double*>(p);
+  }
+  double* data_;
+};
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

@@ -1,8 +1,10 @@
-// Exact form: columns with similar means stand side by side, so that one weight can stand for those of a whole stretch.
+// Exact form: columns with similar means stand side by side, so that one weight can stand for those
+// of a whole stretch.
 //
-// The zeros of a row add sum_j w_j x_j x_j' to its Hessian, with weights that follow the means. Over a stretch of columns
-// whose weights are nearly the same this is one number times sum_j t_j x_j x_j', which all rows share. A Newton step needs
-// no more of its Hessian than to be close; loss and gradient are summed entry by entry.
+// The zeros of a row add sum_j w_j x_j x_j' to its Hessian, with weights that follow the means.
+// Over a stretch of columns whose weights are nearly the same this is one number times sum_j t_j
+// x_j x_j', which all rows share. A Newton step needs no more of its Hessian than to be close; loss
+// and gradient are summed entry by entry.
 #pragma once
 
 #include <algorithm>
@@ -15,29 +17,33 @@
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
-// Blocks stay in the first-level cache. In exact form longer ones have more stretches, which are handled together.
-inline int block_size(int K, bool exact) { return exact && K <= 12 ? 256 : K <= 24 ? 128 : exact || K <= 56 ? 64 : 32; }
+// Blocks stay in the first-level cache. In exact form longer ones have more stretches, which are
+// handled together.
+inline int block_size(int K, bool exact) {
+  return exact && K <= 12 ? 256 : K <= 24 ? 128 : exact || K <= 56 ? 64 : 32;
+}
 constexpr int kStretch = 64;
 
-inline std::vector<std::int32_t> in_order(std::int64_t n) {
+inline std::vector<std::int32_t> in_order(Index n) {
   std::vector<std::int32_t> found(n);
   std::iota(found.begin(), found.end(), 0);
   return found;
 }
 
-// Columns by the component that adds most to their etas, and then by how much all of them add, to within a ninth. Means of
-// the rows' coefficients stand behind both; as columns are scaled, those of the design are about as large. So the order, and
-// with it what a row becomes, does not depend on other rows.
+// Columns by the component that adds most to their etas, and then by how much all of them add, to
+// within a ninth. Means of the rows' coefficients stand behind both; as columns are scaled, those
+// of the design are about as large. So the order, and with it what a row becomes, does not depend
+// on other rows.
 inline std::vector<std::int32_t> by_level(const HalfStep& h) {
   constexpr int kPerOctave = 8, kOctaves = 16, kLevels = kPerOctave * kOctaves;
-  const std::int64_t n = h.rows.n_columns;
+  const Index n = h.rows.n_columns;
   const int K = h.n_components;
   std::vector<double> mean(K), level(n);
-  std::vector<std::int64_t> bin(n), next(static_cast<std::int64_t>(K) * kLevels + 1);
-  for (std::int64_t j = 0; j < n; ++j)
+  std::vector<Index> bin(n), next(static_cast<Index>(K) * kLevels + 1);
+  for (Index j = 0; j < n; ++j)
     for (int k = 0; k < K; ++k) mean[k] += h.design[j * K + k];
   double largest = 0.0;
-  for (std::int64_t j = 0; j < n; ++j) {
+  for (Index j = 0; j < n; ++j) {
     double most = 0.0;
     for (int k = 0; k < K; ++k) {
       const double part = h.design[j * K + k] * mean[k];
@@ -46,44 +52,51 @@ inline std::vector<std::int32_t> by_level(const HalfStep& h) {
     }
     largest = std::max(largest, level[j]);
   }
-  for (std::int64_t j = 0; j < n; ++j) {
-    int octave = -kOctaves;   // of the level as a part of the largest: in [2^(octave - 1), 2^octave)
-    const double fraction = largest > 0.0 ? std::frexp(level[j] / largest * (1.0 - 1e-15), &octave) : 0.0;
-    const int at = fraction > 0.0 ? (octave - 1 + kOctaves) * kPerOctave + static_cast<int>((2.0 * fraction - 1.0) * kPerOctave) : 0;
+  for (Index j = 0; j < n; ++j) {
+    int octave = -kOctaves;  // of the level as a part of the largest: in [2^(octave - 1), 2^octave)
+    const double fraction =
+        largest > 0.0 ? std::frexp(level[j] / largest * (1.0 - 1e-15), &octave) : 0.0;
+    const int at = fraction > 0.0 ? (octave - 1 + kOctaves) * kPerOctave +
+                                        static_cast<int>((2.0 * fraction - 1.0) * kPerOctave)
+                                  : 0;
     bin[j] = bin[j] * kLevels + std::clamp(at, 0, kLevels - 1);
     ++next[bin[j] + 1];
   }
   std::partial_sum(next.begin(), next.end(), next.begin());
   std::vector<std::int32_t> found(n);
-  for (std::int64_t j = 0; j < n; ++j) found[next[bin[j]]++] = static_cast<std::int32_t>(j);
+  for (Index j = 0; j < n; ++j) found[next[bin[j]]++] = static_cast<std::int32_t>(j);
   return found;
 }
 
 // Rows with a third of their entries not zero are dense: all their entries are handled as counts.
-constexpr std::int64_t kDense = 3;
-inline bool is_dense(const Rows& rows, std::int64_t i) { return kDense * (rows.indptr[i + 1] - rows.indptr[i]) >= rows.n_columns; }
+constexpr Index kDense = 3;
+inline bool is_dense(const Rows& rows, Index i) {
+  return kDense * (rows.indptr[i + 1] - rows.indptr[i]) >= rows.n_columns;
+}
 // Whether columns are sorted: rows take Newton steps in exact form, and not all of them are dense.
 inline bool sorts_columns(const HalfStep& h) {
-  if (!h.model.exact_zeros || h.task != Task::newton || h.model.link == Link::identity || h.model.noise == Noise::large_poisson) return false;
-  for (std::int64_t i = 0; i < h.rows.n_rows; ++i)
+  if (!h.model.exact_zeros || h.task != Task::newton || h.model.link == Link::identity)
+    return false;
+  for (Index i = 0; i < h.rows.n_rows; ++i)
     if (!is_dense(h.rows, i)) return true;
   return false;
 }
 
 class Stretches {
  public:
-  // The largest weight of an even stretch is at most so many times the smallest. Their middle stands for all: the Hessian
-  // is then at most 1.2 times what is used for it.
+  // The largest weight of an even stretch is at most so many times the smallest. Their middle
+  // stands for all: the Hessian is then at most 1.2 times what is used for it.
   static constexpr double kEven = 1.5;
-  // What this takes from the growth of the curvature that a step may bring: 1.2 < e^0.2. The cheap bound on small steps
-  // needs nothing more: 1.2 e^0.2 < 2.
+  // What this takes from the growth of the curvature that a step may bring: 1.2 < e^0.2. The cheap
+  // bound on small steps needs nothing more: 1.2 e^0.2 < 2.
   static constexpr double kUneven = 0.2;
 
   bool any() const { return !products_.empty(); }
 
-  // Sums of the products with these weights of the stretches: the lower triangle, by rows, to whole vectors.
+  // Sums of the products with these weights of the stretches: the lower triangle, by rows, to whole
+  // vectors.
   void add(const double* weights, double* to) const {
-    std::int64_t at = 0;
+    Index at = 0;
     for (; at + kStep <= width_; at += kStep) add<kUnroll>(weights, at, to);
     for (; at < width_; at += kLanes) add<1>(weights, at, to);
   }
@@ -91,23 +104,24 @@ class Stretches {
   // No column's x'd is larger.
   double most(const double* d) const {
     Vec most = Vec{};
-    for (std::int64_t s = 0; s < number_; s += kLanes) {
+    for (Index s = 0; s < number_; s += kLanes) {
       Vec sum = Vec{};
-      for (int k = 0; k < K_; ++k) sum += d[k] * load((d[k] > 0.0 ? largest_ : smallest_).data() + k * number_ + s);
+      for (int k = 0; k < K_; ++k)
+        sum += d[k] * load((d[k] > 0.0 ? largest_ : smallest_).data() + k * number_ + s);
       most = vmax(most, sum);
     }
     return largest_lane(most);
   }
 
-  void set(int K, std::int64_t n_columns, const double* transposed, std::int64_t stride, int exposure) {
+  void set(int K, Index n_columns, const double* transposed, Index stride, int exposure) {
     K_ = K;
     width_ = (K * (K + 1) / 2 + kLanes - 1) / kLanes * kLanes;
     n_ = (n_columns + kStretch - 1) / kStretch;
     number_ = (n_ + kLanes - 1) / kLanes * kLanes;
     products_.resize(n_ * width_);
     largest_.resize(K * number_), smallest_.resize(K * number_);
-    for (std::int64_t s = 0; s < n_; ++s) {
-      const std::int64_t from = s * kStretch, to = std::min(n_columns, from + kStretch);
+    for (Index s = 0; s < n_; ++s) {
+      const Index from = s * kStretch, to = std::min(n_columns, from + kStretch);
       double* product = products_.data() + s * width_;
       const double* t = transposed + exposure * stride;
       for (int k = 0; k < K; ++k) {
@@ -116,7 +130,7 @@ class Stretches {
         smallest_[k * number_ + s] = *range.first, largest_[k * number_ + s] = *range.second;
         for (int l = 0; l <= k; ++l, ++product) {
           const double* z = transposed + l * stride;
-          for (std::int64_t e = from; e < to; ++e) *product += t[e] * (x[e] * z[e]);
+          for (Index e = from; e < to; ++e) *product += t[e] * (x[e] * z[e]);
         }
       }
     }
@@ -124,17 +138,19 @@ class Stretches {
 
  private:
   template <int U>
-  void add(const double* weights, std::int64_t at, double* to) const {
+  void add(const double* weights, Index at, double* to) const {
     Vec sum[U] = {};
     const double* from = products_.data() + at;
-    for (std::int64_t s = 0; s < n_; ++s, from += width_) LOG1PNMF_EACH sum[u] += weights[s] * load(from + u * kLanes);
-    LOG1PNMF_EACH store(to + at + u * kLanes, load(to + at + u * kLanes) + sum[u]);
+    for (Index s = 0; s < n_; ++s, from += width_)
+      EACH sum[u] += weights[s] * load(from + u * kLanes);
+    EACH store(to + at + u * kLanes, load(to + at + u * kLanes) + sum[u]);
   }
 
   int K_ = 0;
-  std::int64_t n_ = 0, number_ = 0, width_ = 0;   // stretches, the same in whole vectors, products of one in whole vectors
+  Index n_ = 0, number_ = 0,
+        width_ = 0;  // stretches, the same in whole vectors, products of one in whole vectors
   std::vector<double> products_;
-  std::vector<double> largest_, smallest_;     // K x number: of the columns of a stretch
+  std::vector<double> largest_, smallest_;  // K x number: of the columns of a stretch
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

@@ -1,5 +1,6 @@
-// Threads that sleep while there is nothing to do. OpenMP's spin for a while, which on a busy machine costs more CPU than
-// the work of a small fit; how long is decided when its library is loaded, and cannot be changed from here.
+// Threads that sleep while there is nothing to do. OpenMP's spin for a while, which on a busy
+// machine costs more CPU than the work of a small fit; how long is decided when its library is
+// loaded, and cannot be changed from here.
 #pragma once
 
 #include <algorithm>
@@ -12,16 +13,16 @@
 
 class ThreadPool {
  public:
-  // Calls work(first) in n threads at once, of which the caller's is the first, and waits for all of them. Alone where
-  // another call has the pool: its threads are busy then. The work must not throw, and has to be
-  // done when the first of them returns, however few took part.
+  // Calls work(first) in n threads at once, of which the caller's is the first, and waits for all
+  // of them. Alone where another call has the pool: its threads are busy then. The work must not
+  // throw, and has to be done when the first of them returns, however few took part.
   void run(int n, const std::function<void(bool first)>& work) {
     std::unique_lock<std::mutex> own(owner_, std::try_to_lock);
     if (n > 1 && own.owns_lock()) {
       std::lock_guard<std::mutex> guard(lock_);
       try {
         for (; n_threads_ < n - 1; ++n_threads_) std::thread([this] { serve(); }).detach();
-      } catch (const std::system_error&) {   // no more threads are to be had: those there are do the work
+      } catch (const std::system_error&) {  // those there are do the work
       }
       work_ = &work;
       to_start_ = running_ = std::min(n - 1, n_threads_);
@@ -30,7 +31,7 @@ class ThreadPool {
     work(true);
     if (n > 1 && own.owns_lock()) {
       std::unique_lock<std::mutex> guard(lock_);
-      running_ -= std::exchange(to_start_, 0);   // those still asleep would find nothing left to do
+      running_ -= std::exchange(to_start_, 0);  // those still asleep would find nothing left to do
       done_.wait(guard, [this] { return running_ == 0; });
     }
   }

@@ -1,28 +1,37 @@
-// What stands in for the zeros of a row, summed over all its entries: linear'b + b'gram b, and with dispersions b'hollow b,
-// which is never positive; sparse form only.
+// Sums over all entries of a row of the quadratics that approximate zeros; sparse form only.
+//
+// As in the paper, where exp(x) ~ eta_0 + eta_1 x + eta_2 x^2 for zeros, the quadratic of an entry
+// is
+//   q = t (a1 eta + a2 eta^2) + t^2 b2 eta^2,   a2 >= 0 >= b2,   b2 = 0 with Poisson noise.
+// With eta = x'b its sum over the columns is linear'b + b'gram b + b'concave b, where linear and
+// both matrices are weighted sums over columns that all rows share: O(K^2) for a row.
 #pragma once
 
-#include "entries.hpp"
+#include "row_blocks.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
 class ZeroSums {
  public:
   ZeroSums(const HalfStep& h, const Design& design)
-      : K_(h.n_components), h_(h), design_(design), linear_(K_), gram_(std::int64_t{K_} * K_),
-        hollow_(design.rank > 1 ? std::int64_t{K_} * K_ : 0), gram_b_(K_), hollow_b_(K_), weights_(std::int64_t{design.rank} * design.batches) {}
+      : K_(h.n_components), h_(h), design_(design), linear_(K_), gram_(Index{K_} * K_),
+        concave_(design.rank > 1 ? Index{K_} * K_ : 0), gram_b_(K_), concave_b_(K_),
+        weights_(Index{design.rank} * design.batches) {}
 
   // From the terms that all rows share; without squares only the linear part.
-  void combine(std::int64_t i, bool squares) {
-    if (design_.rank == 0) return;   // exact form
+  void combine(Index i, bool squares) {
+    if (design_.rank == 0) return;  // exact form
     const Batches& batches = h_.rows.batches;
-    const int n = batches.column_batch != nullptr ? design_.batches : 1, rank = design_.rank, length = K_ * K_;
-    const std::int64_t first = batches.row_batch != nullptr ? batches.row_batch[i] : 0;
-    add_up(weights(i, h_.zeros.row_linear, 1), design_.linear + first * K_, n, 1, K_, linear_);
+    const int n = batches.column_batch != nullptr ? design_.batches : 1;
+    const int rank = design_.rank, length = K_ * K_;
+    const Index first = batches.row_batch != nullptr ? batches.row_batch[i] : 0;
+    const double* own = weights(i, h_.zeros.row_linear, 1);
+    add_up(own, design_.linear + first * K_, n, 1, K_, linear_);
     if (!squares) return;
-    const double *own = weights(i, h_.zeros.row_quadratics, rank), *terms = design_.gram + first * rank * length;
+    const double* terms = design_.gram + first * rank * length;
+    own = weights(i, h_.zeros.row_quadratics, rank);
     add_up(own, terms, n, rank, length, gram_);
-    if (rank > 1) add_up(own + 1, terms + length, n, rank, length, hollow_);
+    if (rank > 1) add_up(own + 1, terms + length, n, rank, length, concave_);
   }
 
   const double* linear() const { return linear_; }
@@ -31,35 +40,36 @@ class ZeroSums {
 
   double at(const double* b) {
     for (int k = 0; k < K_; ++k) gram_b_[k] = dot(gram_ + k * K_, b);
-    hollow_at_ = 0.0;
+    concave_at_ = 0.0;
     if (design_.rank > 1) {
-      for (int k = 0; k < K_; ++k) hollow_b_[k] = dot(hollow_ + k * K_, b);
-      hollow_at_ = dot(hollow_b_, b);
+      for (int k = 0; k < K_; ++k) concave_b_[k] = dot(concave_ + k * K_, b);
+      concave_at_ = dot(concave_b_, b);
     }
-    return dot(linear_, b) + dot(gram_b_, b) + hollow_at_;
+    return dot(linear_, b) + dot(gram_b_, b) + concave_at_;
   }
-  double hollow_at() const { return hollow_at_; }   // of the last call of at()
-  double hollow_at(const double* d) const {
+  double concave_at() const { return concave_at_; }  // at the point of the last call of at()
+  double concave_at(const double* d) const {
     double sum = 0.0;
-    for (int k = 0; k < K_; ++k) sum += dot(hollow_ + k * K_, d) * d[k];
+    for (int k = 0; k < K_; ++k) sum += dot(concave_ + k * K_, d) * d[k];
     return sum;
   }
 
   // At the point of the last call of at().
   void add_gradient(double* g) const {
-    for (int k = 0; k < K_; ++k) g[k] += linear_[k] + 2.0 * (gram_b_[k] + hollow_b_[k]);
+    for (int k = 0; k < K_; ++k) g[k] += linear_[k] + 2.0 * (gram_b_[k] + concave_b_[k]);
   }
-  void add_hollow(double times, double* g) const {
-    for (int k = 0; k < K_; ++k) g[k] += times * hollow_b_[k];
+  void add_concave(double times, double* g) const {
+    for (int k = 0; k < K_; ++k) g[k] += times * concave_b_[k];
   }
-  // Without the hollow part, which lies below each of its tangents: a step that lowers the rest lowers the sum.
+  // Without the concave part, which lies below each of its tangents: a step that lowers the other
+  // terms lowers the sum.
   void add_hessian(double* H) const {
     for (int i = 0; i < K_ * K_; ++i) H[i] += 2.0 * gram_[i];
   }
 
  private:
-  // Of a row's terms; of those of every batch of columns.
-  const double* weights(std::int64_t i, const double* terms, int rank) const {
+  // Of a row's terms; of those of every batch of columns, times powers of its effect.
+  const double* weights(Index i, const double* terms, int rank) const {
     const int B = design_.batches;
     const double* own = terms + i * rank;
     if (h_.rows.batches.column_batch == nullptr) return own;
@@ -72,19 +82,22 @@ class ZeroSums {
     return weights_;
   }
 
-  // Sum of n terms, each of some length, times their weights; the next of each is `step` further. Buffers have room for a
-  // vector that begins inside.
-  static void add_up(const double* weights, const double* terms, int n, int step, int length, double* to) {
+  // Sum of n terms, each of some length, times their weights; the next of each is `step` further.
+  // Buffers have room for a vector that begins inside.
+  static void add_up(const double* weights, const double* terms, int n, int step, int length,
+                     double* to) {
     int at = 0;
-    for (; at + kStep <= length; at += kStep) add_vectors<kUnroll>(weights, terms + at, n, step, length, to + at);
+    for (; at + kStep <= length; at += kStep)
+      add_vectors<kUnroll>(weights, terms + at, n, step, length, to + at);
     for (; at < length; at += kLanes) add_vectors<1>(weights, terms + at, n, step, length, to + at);
   }
   template <int U>
-  LOG1PNMF_INLINE static void add_vectors(const double* weights, const double* terms, int n, int step, int length, double* to) {
+  ALWAYS_INLINE static void add_vectors(const double* weights, const double* terms, int n, int step,
+                                        int length, double* to) {
     Vec sum[U] = {};
-    for (int p = 0; p < n; ++p, weights += step, terms += std::int64_t{step} * length)
-      LOG1PNMF_EACH sum[u] += *weights * load(terms + u * kLanes);
-    LOG1PNMF_EACH store(to + u * kLanes, sum[u]);
+    for (int p = 0; p < n; ++p, weights += step, terms += Index{step} * length)
+      EACH sum[u] += *weights * load(terms + u * kLanes);
+    EACH store(to + u * kLanes, sum[u]);
   }
 
   double dot(const double* x, const double* b) const {
@@ -96,8 +109,87 @@ class ZeroSums {
   int K_;
   const HalfStep& h_;
   const Design& design_;
-  Buffer linear_, gram_, hollow_, gram_b_, hollow_b_, weights_;
-  double hollow_at_ = 0.0;
+  Buffer linear_, gram_, concave_, gram_b_, concave_b_, weights_;
+  double concave_at_ = 0.0;
+};
+
+// Keeps a row from following the concave part, which has no minimum, away from where it was fitted.
+//
+// Over the approximated zeros (all entries less those that are computed one by one) let
+//   A = sum t eta,   C = -2 sum t^2 b2 eta^2,
+// the least that their mean terms add along the ray to b, and what the concave part -C/2 takes from
+// that. The approximation holds while C <= rho A. Beyond, (C - rho A)^2 / (2 C) is added: at s b
+// both terms together are -s rho A + rho^2 A^2 / (2 C), with A and C at b, a straight line.
+class ConcavePart {
+ public:
+  ConcavePart(const HalfStep& h, const Design& design, const ZeroSums& zeros)
+      : K_(h.n_components), h_(h), design_(design), zeros_(zeros), gradient_(K_) {}
+
+  void start_row(const Row& row) { row_ = row; }
+  void start_evaluation() { A_computed_ = C_computed_ = Vec{}; }
+
+  // Entries that are computed one by one.
+  template <int U>
+  ALWAYS_INLINE void add(const EntriesAt<U>& at) {
+    EACH A_computed_ += at.t[u] * at.eta[u];
+    EACH C_computed_ -= 2.0 * (at.t[u] * at.eta[u]) * (at.t_b2[u] * at.eta[u]);
+  }
+
+  // What is added to the loss at b, after ZeroSums::at(b); its gradient is added to g unless null.
+  template <class SparseRow, class RowSums>
+  double excess(const double* b, double* g, SparseRow& entries, RowSums& sums) {
+    double slope = 0.0;
+    for (int k = 0; k < K_; ++k) slope += slope_at_zero(k) * b[k];
+    C_all_ = -2.0 * zeros_.concave_at();
+    const double A_all = row_.exposure * slope;
+    C_ = C_all_ - horizontal_sum(C_computed_);
+    A_ = A_all - horizontal_sum(A_computed_);
+    if (!(C_ > kRounding * C_all_)) C_ = 0.0;
+    if (!(A_ > kRounding * A_all)) A_ = 0.0;
+    if (C_all_ > kLargestC) return kImpossible;
+    const double beyond = C_ - kRho * A_;
+    if (!(C_ > 0.0 && beyond > 1e-9 * C_)) return 0.0;
+    if (g != nullptr) add_gradient(b, beyond / C_, g, entries, sums);
+    return 0.5 * beyond * beyond / C_;
+  }
+
+  // Whether a step d from the last evaluation surely ends where C <= rho A: the root of C is a
+  // norm, and the changes of all entries bound those of the approximated zeros.
+  bool holds_after(const double* d) const {
+    if (!(C_all_ > 0.0)) return true;
+    double fall = 0.0;
+    for (int k = 0; k < K_; ++k) fall += row_.exposure * slope_at_zero(k) * std::max(0.0, -d[k]);
+    const double root = std::sqrt(C_) + std::sqrt(std::max(0.0, -2.0 * zeros_.concave_at(d)));
+    return root == 0.0 || root * root <= kRho * (A_ - fall);
+  }
+
+ private:
+  static constexpr double kRho = 0.7;
+  static constexpr double kRounding = 1e-12;  // of the sum over all entries: less may be rounding
+  static constexpr double kLargestC = 1e10;   // more makes differences of sums unreliable
+
+  // With ratio = (C - rho A) / C the derivatives in C and A are ratio - ratio^2 / 2 and -rho ratio.
+  // A second pass over the entries: few rows are beyond, and not for long.
+  template <class SparseRow, class RowSums>
+  void add_gradient(const double* b, double ratio, double* g, SparseRow& entries, RowSums& sums) {
+    const double by_C = ratio - 0.5 * ratio * ratio, by_A = -kRho * ratio;
+    sums.derivatives.reset(false);
+    entries.add_concave_gradient(b, by_C, by_A, sums);
+    sums.derivatives.finish(nullptr, gradient_, false);
+    zeros_.add_concave(-4.0 * by_C, gradient_);
+    for (int k = 0; k < K_; ++k) g[k] += gradient_[k] + by_A * row_.exposure * slope_at_zero(k);
+  }
+
+  double slope_at_zero(int k) const { return design_.slope_at_zero_of(h_.rows, row_.number, k); }
+
+  int K_;
+  const HalfStep& h_;
+  const Design& design_;
+  const ZeroSums& zeros_;
+  Row row_{};
+  Vec A_computed_ = Vec{}, C_computed_ = Vec{};
+  double C_all_ = 0.0, C_ = 0.0, A_ = 0.0;  // at the last evaluation
+  Buffer gradient_;
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

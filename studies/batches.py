@@ -31,7 +31,7 @@ from log1pnmf.fitting import fit_counts as driver
 from log1pnmf.fitting import runs
 from log1pnmf.fitting import updates as parameters
 from log1pnmf.fitting.settings import Settings
-from log1pnmf.fitting.solver import Extrapolation, Point, alternate, effects_of
+from log1pnmf.fitting.solver import Extrapolation, Point, alternate, finds_effects
 from log1pnmf.fitting.updates import AdaptiveUpdate
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.link import ShiftedLog
@@ -165,7 +165,7 @@ def dispersed() -> Iterator[str]:
             began = time.process_time()
             with ExitStack() as stack:
                 for place in (runs, parameters) if name != "in every iteration" else ():
-                    stack.enter_context(mock.patch.object(place, "effects_of", return_value=None))
+                    stack.enter_context(mock.patch.object(place, "finds_effects", return_value=False))
                 fit = _fitted(counts, c, batch=data.labels, init="nndsvd", max_iter=3000, **noise, **how)
             rows.append((name, fit.n_iter, fit.objective, (time.process_time() - began) / fit.n_iter))
         best = min(row[2] for row in rows)
@@ -307,7 +307,7 @@ def _native(problem: Problem) -> Engine:
 
 
 def _steps(engine: Engine, point: tuple[Array, Array], n: int) -> Iterator[Any]:
-    how = {"extrapolation": Extrapolation(), "effects": effects_of(engine, _native)}
+    how = {"extrapolation": Extrapolation(), "effects": finds_effects(engine)}
     return alternate(engine, *point, max_iter=n, **how)
 
 

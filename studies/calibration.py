@@ -29,10 +29,10 @@ from tests.analysis.simulated_markers import FACTOR, Case, calibrate, draw, mean
 from log1pnmf import Fit, fit_log1p_nmf
 from log1pnmf.analysis.marker_tests import (
     ERRORS,
-    FeatureRegressions,
     estimate_loadings,
     infer,
     infer_from_fit,
+    regress,
 )
 from log1pnmf.analysis.markers import STATISTICS, markers
 from log1pnmf.analysis.metrics import match_factors
@@ -120,10 +120,10 @@ def planted(fit: Fit, counts: Any, *, n_features: int = 400, overdispersion: flo
     loadings, sizes = np.ascontiguousarray(fit.loadings), fit.size_factors
     seen = Problem(Counts.from_any(counts), sizes, fit.link)
     estimated = estimate_loadings(fit, seen, loadings, errors="sandwich", own=False)
-    regressions = FeatureRegressions(Problem(tested, sizes, fit.link), loadings, 1)
+    problem = Problem(tested, sizes, fit.link)
     start = np.repeat(fit.link.link(rates)[:, None] / fit.link.alpha, fit.n_components, axis=1)
     around = stand_ins(estimated.values, sizes, estimated.excess(sizes))
-    found = infer(regressions, regressions.solve(start), around, errors="sandwich", loadings=estimated)
+    found = infer(problem, estimated, regress(problem, loadings, start, 1), around, errors="sandwich")
     known = around.comparable & (estimated.reliability(sizes) > 0.0)
     return _describe(student.sf(found.z[:, known], len(loadings) - fit.n_components))
 

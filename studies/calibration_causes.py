@@ -18,7 +18,7 @@ from scipy.stats import t as student
 from tests.analysis.simulated_markers import FACTOR, Case, shares, simulate
 
 from log1pnmf import Fit, fit_log1p_nmf
-from log1pnmf.analysis.marker_tests import EstimatedLoadings, FeatureRegressions, estimate_loadings, infer
+from log1pnmf.analysis.marker_tests import EstimatedLoadings, estimate_loadings, infer, regress
 from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.new_samples import project
@@ -35,10 +35,10 @@ CASES = [NOISY[0], NOISY[3], NOISY[7]]
 def z_of(fit: Fit, counts: Array, sizes: Array, loadings: EstimatedLoadings, own: int) -> Array:
     """Test all features on these loadings."""
     problem = Problem(Counts.from_any(counts), sizes, fit.link, noise=fit.noise)
-    regressions = FeatureRegressions(problem, np.ascontiguousarray(loadings.bounded), 1)
     around = stand_ins(loadings.values, sizes, loadings.excess(sizes))
-    coefficients = regressions.solve(fit.factors / fit.link.alpha)
-    return infer(regressions, coefficients, around, errors="model", loadings=loadings).z[:, own]
+    bounded = np.ascontiguousarray(loadings.bounded)
+    coefficients = regress(problem, bounded, fit.factors / fit.link.alpha, 1)
+    return infer(problem, loadings, coefficients, around, errors="model").z[:, own]
 
 
 def estimates(fit: Fit, counts: Array, sizes: Array) -> EstimatedLoadings:

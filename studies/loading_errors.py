@@ -75,8 +75,8 @@ def coverage_of_fits(c: float, *, overdispersion: float = 0.0, noise: str = "poi
 
 
 def _with(fit: Fit, loadings: np.ndarray, factors: np.ndarray) -> Fit:
-    settings = replace(fit.settings, likelihood="exact", normalize="none")
-    return replace(fit, loadings=loadings, factors=factors, settings=settings)
+    settings = replace(fit.settings, likelihood="exact")
+    return replace(fit, loadings=loadings, factors=factors, settings=settings, scale="none")
 
 
 def main() -> None:

@@ -4,7 +4,7 @@
     python -m studies.selection sparse      # simulated sparse factors: supports along the penalty
     python -m studies.selection data bbc    # real data: c x K; also kang, pancreas, pbmc
     python -m studies.selection overdispersed    # which K, counts or samples held out, with Poisson noise
-    python -m studies.selection draw        # the pictures of docs/choosing.md from what was computed
+    python -m studies.selection draw        # tables and pictures of docs/results/selection.md
 
 Each appends to files under `--out` and goes on where it stopped.
 """
@@ -265,10 +265,8 @@ def as_table(found: Selection) -> str:
 
 
 def draw(out: Path, pictures: Path) -> None:
-    """Draw what is there; what was not computed is left out."""
+    """Print the tables and draw the supports that are there; what was not computed is left out."""
     from matplotlib.figure import Figure
-
-    from log1pnmf import pl
 
     for path in sorted(out.glob("selection-*-*.npz")):
         name = path.stem.removeprefix("selection-")
@@ -277,10 +275,6 @@ def draw(out: Path, pictures: Path) -> None:
         except ValueError as error:
             print(f"skipped {name}: {error}")
             continue
-        figure = Figure(figsize=(11.0, 4.6), layout="constrained")
-        for part, over in zip(figure.subfigures(1, 2), ("n_components", "c"), strict=True):
-            pl.select(found, over=over, figure=part)
-        figure.savefig(pictures / f"choosing-{name}.png", dpi=110)
         print(name, found, as_table(found), sep="\n")
     records = _read(out / "selection-sparse.jsonl")
     if records:

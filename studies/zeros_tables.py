@@ -176,14 +176,13 @@ def _groups_of(records: list[Record]) -> dict[str, list[Record]]:
 def _large_table(records: list[Record]) -> str:
     lines = []
     for record in records:
-        error = f" ± {record['standard_error']:,.0f}" if record["standard_error"] else ""
         lines.append(
             [
                 _about(record),
                 f"{record['nnz']:,}",
                 record["fit"],
                 f"{record['iterations']}",
-                f"{record['log_likelihood']:,.0f}{error}",
+                f"{record['log_likelihood']:,.0f}",
                 f"{record['cpu_iteration']:.2f}",
                 f"{record['cpu_between']:.2f}" if "cpu_between" in record else "",
                 "" if record["visited"] is None else f"{record['visited'] / record['nnz']:.3f}",

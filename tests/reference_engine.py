@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from tests.reference_zeros import polynomial, survey_feature, zero_costs
 
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.engines.base import Engine, HalfStep
@@ -16,7 +17,7 @@ from log1pnmf.model.link import LARGEST_ETA, SMALLEST_ETA
 from log1pnmf.model.noise import NegativeBinomial, Noise
 from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss
 from log1pnmf.model.problem import Problem, Side
-from log1pnmf.model.zeros import AdaptiveZeros, EntryZeros, ZeroSurvey, polynomial, survey_feature, zero_costs
+from log1pnmf.model.zeros import AdaptiveZeros, EntryZeros, ZeroSurvey
 
 Array = NDArray[np.float64]
 
@@ -34,6 +35,10 @@ class ReferenceEngine(Engine):
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+
+    def with_problem(self, problem: Problem) -> ReferenceEngine:
+        """Return the same engine for another problem."""
+        return ReferenceEngine(problem)
 
     def half_step(
         self,
@@ -122,6 +127,11 @@ class ReferenceEngine(Engine):
             t, noise, zeros = side.exposure_of(i), _noise_of_row(side, i), _zeros_of_row(side, i)
             box = _Box(lower[i], upper[i], penalty[i])
             yield _Row(y, t, design, box, self.problem, noise, zeros)
+
+
+def both_sides(problem, loadings, factors):
+    """Return side, own rows and design of both half-steps."""
+    return (problem.loadings_side, loadings, factors), (problem.factors_side, factors, loadings)
 
 
 def dispersion_of(problem: Problem, j: int) -> float | None:

@@ -3,21 +3,18 @@
 import inspect
 from dataclasses import replace
 
+import anndata
 import numpy as np
 import pytest
 
 import log1pnmf as lp
+from log1pnmf.cli import main
+from log1pnmf.cli.fit import fit as fit_command
+from log1pnmf.cli.fit import sweep as sweep_command
+from log1pnmf.cli.options import SETTABLE, parse_c
+from log1pnmf.cli.run_folder import RunFolder
+from log1pnmf.cli.select import select as select_command
 from log1pnmf.fitting.fit_counts import PARAMETERS, default_of
-
-anndata = pytest.importorskip("anndata")
-pytest.importorskip("typer")
-
-from log1pnmf.cli import main  # noqa: E402
-from log1pnmf.cli.fit import fit as fit_command  # noqa: E402
-from log1pnmf.cli.fit import select as select_command  # noqa: E402
-from log1pnmf.cli.fit import sweep as sweep_command  # noqa: E402
-from log1pnmf.cli.options import parse_c  # noqa: E402
-from log1pnmf.cli.run_folder import RunFolder  # noqa: E402
 
 COMMAND = {"components": "n_components", "seed": "random_state", "jobs": "n_jobs"}
 """Options of the command that go by other names."""
@@ -65,15 +62,20 @@ def test_the_estimator_shows_all_parameters_in_their_order():
 @pytest.mark.parametrize(
     ("command", "others"),
     [
-        (fit_command, {"engine", "fixed_factors", "mask"}),
+        (fit_command, {"engine"}),
         (sweep_command, set()),
+        (select_command, set()),
     ],
-    ids=["fit", "sweep"],
+    ids=["fit", "sweep", "select"],
 )
 def test_the_command_shows_what_is_asked_for_most(command, others):
     names = {COMMAND.get(name, name) for name in inspect.signature(command).parameters}
-    usual = {"n_components", "c", "likelihood", "size_factors", "noise", "l1"}
-    assert names & set(PARAMETERS) == usual | {"max_iter", "tol", "random_state", "n_jobs"} | others
+    assert names & set(PARAMETERS) == {"n_components", "c", "noise", "random_state", "n_jobs"} | others
+
+
+def test_every_other_parameter_is_set_by_its_name():
+    with_options = {"n_components", "c", "noise", "engine", "random_state", "n_jobs", "verbose"}
+    assert set(SETTABLE) == set(PARAMETERS) - with_options | {"fixed_loadings"}
 
 
 def test_what_nobody_asked_for_is_the_same_everywhere(tmp_path, capsys):

@@ -40,23 +40,13 @@ PAGES = [README, *DOCS]
 TUTORIALS = [page for page in DOCS if page.parent.name == "tutorials" and page.stem != "index"]
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "studies" / "paper" / "RESULTS.md"]
 
-SMALLER = {
-    "docs/gallery.md": (16, 12),
-    "docs/how-to/choose-k.md": (24, 6),
-    "docs/report.md": (8, 3),
-}
+SMALLER = {"docs/gallery.md": (16, 12), "docs/how-to/choose-k.md": (24, 6), "docs/report.md": (8, 3)}
 """Every so many-th cell and gene of the bundled data: enough where no output is shown."""
 
 FEWER = {"n_folds": 2, "n_seeds": 2, "init": "random", "max_iter": 20}
 """What `select` does of what a page leaves open: a hundred fits to the end would show no more."""
 
-HOSTS = {
-    "arxiv.org",
-    "github.com",
-    "keepachangelog.com",
-    "scikit-learn.org",
-    "semver.org",
-}
+HOSTS = {"arxiv.org", "github.com", "keepachangelog.com", "scikit-learn.org", "semver.org"}
 """Where pages link to outside. These links are not followed: look at them when one is added."""
 
 FENCE = re.compile(
@@ -106,9 +96,6 @@ def cell_code(fence: Fence) -> str:
 
 def compiled(fence: Fence, page: Path):
     return compile("\n" * fence.line + fence.text, name(page), "exec")
-
-
-# ---------------------------------------------------------------- code
 
 
 @pytest.fixture
@@ -294,12 +281,10 @@ def test_a_wrong_message_is_noticed():
 @pytest.mark.parametrize(
     ("shown", "printed", "same"),
     [
-        ("-574,338 and 64.5%\n", "-574,391 and 64.6%", True),
+        ("-574,338 and  64.5%\n", "-574,391 and 64.6%", True),
         ("-574,338\n", "-575,338\n", False),
         ("-574,338\n", "574,338\n", False),
         ("0.71, 1e-03", "0.73, 1e-03", False),
-        ("6 factors", "7 factors", False),
-        ("k0  5.1%  CPA2, GCG", "k0 5.1% CPA2, GCG", True),
         ("k0 5.1% CPA2, GCG", "k0 5.1% CPA1, GCG", False),
         ("k0 5.1%\n...\nk8 2.0%", "k0 5.1%\nk1 4.3%\nk8 2.0%", True),
         ("k0 5.1%\n...\nk8 2.0%", "k0 5.1%\nk1 4.3%\nk7 2.0%", False),
@@ -312,20 +297,6 @@ def test_a_wrong_message_is_noticed():
 )
 def test_a_stale_output_is_noticed(shown, printed, same):
     assert matches(shown, printed) is same
-
-
-def test_no_page_advises_a_loose_tolerance():
-    """Fits that stop on a plateau say that they have converged: what readers copy keeps the default."""
-    default = lp.Log1pNMF().tol
-    for page in PAGES:
-        for fence in fences(page):
-            if fence.info.startswith(("python", "{code-cell}")) and fence.info != "python raises":
-                found = re.findall(r"""\btol['"]?\s*[=:]\s*([\d.e+-]+)""", fence.text)
-                loose = [value for value in found if float(value) > default and "sklearn" not in fence.text]
-                assert not loose, f"{name(page)}:{fence.line}: tol={loose[0]}"
-
-
-# ---------------------------------------------------------------- links
 
 
 def links(page: Path) -> list[str]:
@@ -365,9 +336,6 @@ def test_links_are_seen(tmp_path):
     )
     assert links(page) == ["y.md#z", "img/p.png", "https://x.org/a_(b)"]
     assert anchors(page) == {"a-b-c"}
-
-
-# ---------------------------------------------------------------- completeness
 
 
 def test_the_reference_lists_the_public_names():
@@ -416,10 +384,3 @@ def test_files_in_prose_exist():
         for path in path_of.findall(page.read_text(encoding="utf-8")):
             there = [folder for folder in (ROOT, ROOT / "src") if (folder / path).exists()]
             assert there, f"{name(page)} names {path}, which is not there"
-
-
-def test_pictures_of_formulas_are_those_of_the_library():
-    """The landing page's 4 and 6 give 34 at c = 1: sum and product over c."""
-    for c in (10.0, 2.0, 1.0, 0.1):
-        link = lp.ShiftedLog(c)
-        np.testing.assert_allclose(link.inverse(link.link(4.0) + link.link(6.0)), 10.0 + 24.0 / c)

@@ -4,6 +4,7 @@ import importlib.util
 import re
 from pathlib import Path
 
+import anndata
 import numpy as np
 import pytest
 
@@ -62,7 +63,6 @@ def test_signatures_are_recovered(capsys):
 
 
 def test_signatures_of_a_file(tmp_path, capsys):
-    anndata = pytest.importorskip("anndata")
     signatures = example("mutational_signatures")
     tumours = made_up_tumours(60)
     exposures = tumours.mutations
@@ -78,9 +78,7 @@ def test_signatures_of_a_file(tmp_path, capsys):
     assert said[first + 1].startswith("    most in sunny")
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Changing the sparsity structure:scipy.sparse.SparseEfficiencyWarning",
-)
+@pytest.mark.filterwarnings("ignore:Changing the sparsity structure:scipy.sparse.SparseEfficiencyWarning")
 def test_single_cells(tmp_path, capsys):
     pytest.importorskip("matplotlib").use("Agg")
     adata = example("single_cell").main(tmp_path / "cells.png", n_components=4, step=20, tol=1e-4)
@@ -93,7 +91,6 @@ def test_single_cells(tmp_path, capsys):
 
 
 def test_gene_sets(capsys):
-    pytest.importorskip("pandas")
     table = example("gene_sets").main(step=4, tol=1e-4)
     sure = table[table["adjusted_p"] < 0.01]
     assert len(sure) >= 4

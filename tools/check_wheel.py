@@ -120,7 +120,7 @@ def use(wheel: Path, place: Path) -> None:
     run(python, "-m", "pip", "install", "--quiet", f"{wheel}[cli,report]", cwd=place)
     rows = [",".join(str((i * j + i + j) % 5) for j in range(20)) for i in range(60)]
     (place / "counts.csv").write_text("\n".join([",".join(f"g{j}" for j in range(20)), *rows]))
-    run(program, "fit", "counts.csv", "-k", "2", "-o", "out", "--tol", "1e-4", cwd=place)
+    run(program, "fit", "counts.csv", "-k", "2", "-o", "out", "--set", "tol=1e-4", cwd=place)
     report = (place / "out" / "report.html").read_text(encoding="utf-8")
     assert report.lstrip().lower().startswith("<!doctype html>"), report[:100]
     assert "<style" in report, "the report has no style"

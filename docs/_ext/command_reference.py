@@ -31,7 +31,11 @@ def _section(name: str, command: Any) -> list[str]:
     options = [one for one in shown if one.param_type_name == "option"]
     lines = [f"## {name}", "", _prose(command.help or ""), "", "```text", usage, "```", ""]
     lines += _table("argument", [(f"`{one.name.upper()}`", _prose(one.help or "")) for one in arguments])
-    return lines + _table("option", [_option(one, context) for one in options])
+    panels = [getattr(one, "rich_help_panel", None) or "Options" for one in options]
+    for panel in dict.fromkeys(panels):
+        rows = [_option(one, context) for one, of in zip(options, panels, strict=True) if of == panel]
+        lines += _table(panel, rows)
+    return lines
 
 
 def _option(option: Any, context: Any) -> tuple[str, str]:

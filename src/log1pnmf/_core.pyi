@@ -109,21 +109,6 @@ def zero_errors(
 def mean_sums(
     kernel: str, side: Side, start: _Floats, design: _Floats, sums: _Floats, n_threads: int
 ) -> None: ...
-def effects_step(
-    kernel: str,
-    totals: _Floats,
-    means: _Floats,
-    effects: _Floats,
-    logs: _Floats,
-    weights: _Floats,
-    pull: float,
-    z: _Floats,
-    matrix: _Floats,
-    right: _Floats,
-    after: _Floats,
-    found: _Floats,
-    /,
-) -> None: ...
 def take_canonical(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int32] | NDArray[np.int64],
@@ -143,9 +128,6 @@ def transpose(
     out_values: NDArray[np.generic],
     /,
 ) -> None: ...
-def further_effects(
-    kernel: str, to: _Floats, since: _Floats, power: float, largest: float, out: _Floats, /
-) -> bool: ...
 def side_residual(
     values: _Floats,
     gradient: _Floats,

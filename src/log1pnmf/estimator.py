@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,7 @@ from log1pnmf._common.archive import StrPath
 from log1pnmf._common.checks import check_one_each
 from log1pnmf.analysis.batches import batch_effects
 from log1pnmf.analysis.diagnostics import loading_errors
-from log1pnmf.analysis.groups import top_features
-from log1pnmf.analysis.markers import Markers, markers
+from log1pnmf.analysis.markers import Markers, markers, top_features
 from log1pnmf.analysis.usage import Usage, usage
 from log1pnmf.counts.chunks import CountSource
 from log1pnmf.counts.counts import Counts, check_unmasked, to_host
@@ -32,7 +31,7 @@ from log1pnmf.fitting.fit_counts import Request, run_request
 from log1pnmf.fitting.new_samples import project, score
 from log1pnmf.fitting.settings import GIVEN
 from log1pnmf.fitting.summary import summarize
-from log1pnmf.report.document import write_report
+from log1pnmf.report.document import ReportOptions, write_report
 
 # ---------- what can be asked of a fitted estimator; the base of Log1pNMF
 
@@ -205,10 +204,11 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.fit_ = self.fit_.renamed(names)
         return self
 
-    def report(self, path: StrPath, **about: Any) -> Path:
+    def report(self, path: StrPath, **options: Unpack[ReportOptions]) -> Path:
         """Write a report about the fit: one HTML file that opens offline."""
         check_is_fitted(self)
-        return write_report(path, self.fit_, **{"n_jobs": self.n_jobs, **about})
+        options.setdefault("n_jobs", self.n_jobs)
+        return write_report(path, self.fit_, **options)
 
     def top_features(self, n_top: int = 10, *, feature_names: Any = None) -> Any:
         """List the features that tell each factor from the others, as a data frame."""
@@ -238,7 +238,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Write the fitted model to one file, without pickle and atomically; the same as ``fit_.save``.
 
         `load` restores the same bits. It does not restore `n_jobs`, `engine`, `verbose` and starts given as
-        arrays or functions: these have their defaults. A `random_state` that is not a number becomes None.
+        arrays: these have their defaults. A `random_state` that is not a number becomes None.
 
         >>> import os, tempfile
         >>> from log1pnmf import Log1pNMF
@@ -250,16 +250,6 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """
         check_is_fitted(self)
         self.fit_.save(path)
-
-
-def seen_features(X: Any, counts: Counts) -> dict[str, Any]:
-    """Find number and names of the features as scikit-learn does, as attributes of an estimator."""
-    probe = BaseEstimator()
-    validate_data(probe, X, skip_check_array=True)
-    found = dict(vars(probe))
-    if not hasattr(X, "columns") and counts.feature_names is not None:
-        found["feature_names_in_"] = counts.feature_names
-    return found
 
 
 # ---------- the scikit-learn estimator: parameters in, a fit out; the work is done elsewhere
@@ -300,13 +290,12 @@ class Log1pNMF(FittedModel):
     batch_strength : float
         With `batch` in `fit`: strength of the prior that pulls the effect of a batch on a feature towards 1,
         in counts. It acts as if the batch had that many more counts of the feature, exactly as expected.
-    init : {"auto", "rank1", "random", "nndsvd"}, (loadings, factors), Fit or callable
+    init : {"auto", "rank1", "random", "nndsvd"}, (loadings, factors) or Fit
         The start. "auto" tries several for a few iterations and improves the best. Arrays are on the link
         scale; factors may have the shape of `components_`. A `Fit`, such as ``model.fit_``, is continued. Its
         features must be the same; `n_components` may change (new factors start tiny and random; if there are
         too many, the largest stay), `c` (loadings stay, and each factor keeps the rates of a sample that has
-        it alone), and samples (their loadings are first estimated for the old factors). A function is called
-        with the problem, K and a random state, and returns loadings and factors.
+        it alone), and samples (their loadings are first estimated for the old factors).
     n_init : int
         Number of starts; the fit with the lowest objective is kept.
     l1 : float
@@ -500,8 +489,11 @@ class Log1pNMF(FittedModel):
         if size_factors is not None:
             parameters["size_factors"] = size_factors
         request, X = Request.of(**parameters), to_host(X)  # all parameters are checked before any work
-        counts = as_counts(X, self.engine)
-        features = seen_features(X, counts)
+        counts, probe = as_counts(X, self.engine), BaseEstimator()
+        validate_data(probe, X, skip_check_array=True)  # finds number and names of features
+        features = dict(vars(probe))
+        if not hasattr(X, "columns") and counts.feature_names is not None:
+            features["feature_names_in_"] = counts.feature_names
         fit = run_request(request, counts, resume=resume)
         return self._take(fit.named(feature_names=features.get("feature_names_in_")), features)
 
@@ -575,7 +567,7 @@ class Log1pNMF(FittedModel):
         """
         fit = as_fit(source, key=key)
         parameters = {**vars(fit.asked)}
-        del parameters["engine"], parameters["normalize"]
+        del parameters["engine"]
         if fit.asked.init == GIVEN:
             del parameters["init"]
         if fit.asked.size_factors == GIVEN:

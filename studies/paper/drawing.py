@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 
 from log1pnmf import pl
 from log1pnmf._common.colors import distinct_colors
-from log1pnmf.pl.canvas import Factorization
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.pl.canvas import fit_of_arrays
 from log1pnmf.pl.loadings import factor_legend
 from studies.paper.mcf7_picture import Picture
 
@@ -42,7 +43,7 @@ def structures(
     figure, axes = panels(len(shown), 1, (9.0, 2.1 * len(shown) + 0.6))
     groups = pandas.Categorical(labels, categories=list(order))
     for ax, (title, (loadings, factors)) in zip(axes[:, 0], shown.items(), strict=True):
-        one = Factorization(loadings, factors, math.inf)
+        one = fit_of_arrays(loadings, factors, math.inf)
         palette = distinct_colors(loadings.shape[1]) if colors is None else list(colors)
         pl.structure(one, groups, title=title, colors=palette, legend=False, ax=ax)
         if ax is axes[0, 0]:
@@ -53,11 +54,10 @@ def structures(
     return figure
 
 
-def as_shown(picture: Picture) -> Factorization:
-    """Picture as what the plots take."""
-    return Factorization(
-        picture.loadings, picture.factors, picture.c, feature_names=picture.symbols.astype(object)
-    )
+def as_shown(picture: Picture) -> Fit:
+    """Return a picture as a fit, which plots take."""
+    names = picture.symbols.astype(object)
+    return fit_of_arrays(picture.loadings, picture.factors, picture.c, feature_names=names)
 
 
 def sample_scores(pictures: Iterable[Picture], labels: np.ndarray, order: Sequence[str]) -> Figure:

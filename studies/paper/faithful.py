@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from log1pnmf.analysis.metrics import log_likelihood
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.callbacks import History
-from log1pnmf.fitting.fit import Changed, Fit, Stopped
-from log1pnmf.fitting.fit_counts import certify
+from log1pnmf.fitting.fit import Certificate, Changed, Fit, Stopped
 from log1pnmf.fitting.runs import Run
 from log1pnmf.fitting.settings import GIVEN, Settings
 from log1pnmf.fitting.solver import alternate, residual_at
@@ -69,7 +69,8 @@ def fit_as_in_r(
     start = _beside(one.loadings, one.factors, n_components, tiny=TINY)
     fit = _fit(settings, engine, start, problem.size_factors, f"start: R, set.seed({seed})")
     if fit.certificate is None:
-        fit = replace(fit, certificate=certify(fit, counts, n_jobs=jobs))
+        exact = log_likelihood(fit, counts, n_jobs=jobs)
+        fit = replace(fit, certificate=Certificate(exact, fit.approximate_log_likelihood))
     return fit
 
 
@@ -127,4 +128,4 @@ def _fit(settings: Settings, engine: Engine, start: tuple[Array, Array], sizes: 
     stopped: Stopped = "max_iter" if last.index == settings.max_iter else "converged"
     problem = replace(engine.problem, size_factors=sizes)
     run = Run(shown, history, stopped, Changed.of(problem), (0.0, 0.0), start="given")
-    return replace(run.as_fit(settings, problem, kkt_residual=residual), messages=(message,))
+    return replace(run.as_fit(settings, problem), kkt_residual=residual, messages=(message,))

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import false_discovery_control
 from scipy.stats import t as student
 
-from log1pnmf.analysis.marker_tests import ERRORS, FeatureRegressions, infer
+from log1pnmf.analysis.marker_tests import ERRORS, EstimatedLoadings, infer, regress
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.ranking import stand_ins
 from log1pnmf.model.link import ShiftedLog
@@ -75,10 +75,10 @@ def calibrate(case: Case, n_simulations: int) -> dict[str, dict[str, float]]:
     for seed in range(n_simulations):
         counts, loadings, factors, sizes, kind = simulate(case, seed)
         problem = Problem(Counts.from_any(counts), sizes, ShiftedLog(case.c))
-        regressions = FeatureRegressions(problem, loadings, 1)
-        coefficients = regressions.solve(factors / problem.link.alpha)
+        known, around = EstimatedLoadings.known(loadings, len(factors)), stand_ins(loadings, sizes)
+        coefficients = regress(problem, loadings, factors / problem.link.alpha, 1)
         for errors in ERRORS:
-            z = infer(regressions, coefficients, stand_ins(loadings, sizes), errors=errors).z[:, FACTOR]
+            z = infer(problem, known, coefficients, around, errors=errors).z[:, FACTOR]
             rows[errors].append(shares(student.sf(z, len(loadings) - 3), kind))
     return means_of(rows)
 

@@ -1,9 +1,10 @@
 """Order of samples, their groups, and colours of factors."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from log1pnmf._common.colors import BASELINE, distinct_colors
+from log1pnmf._common.colors import BASELINE, distinct_colors, factor_colors
 from log1pnmf.analysis.groups import MOST_LEAVES, Groups, arrange
 
 
@@ -19,28 +20,20 @@ def loadings():
 
 class TestGroups:
     def test_categories_keep_their_order_and_unused_ones_are_left_out(self):
-        pandas = pytest.importorskip("pandas")
-        labels = pandas.Categorical(["low", "high", "low"], categories=["low", "never", "high"])
-        for given in (labels, pandas.Series(labels)):
+        labels = pd.Categorical(["low", "high", "low"], categories=["low", "never", "high"])
+        for given in (labels, pd.Series(labels)):
             groups = Groups.of(given)
             assert groups.names == ("low", "high")
             assert groups.codes.tolist() == [0, 1, 0]
 
-    def test_numbers_are_sorted_as_numbers(self):
-        assert Groups.of([10, 9, 10]).names == ("9", "10")
-
-    @pytest.mark.parametrize("nothing", [None, float("nan")])
-    def test_missing_labels_are_a_last_group(self, nothing):
-        groups = Groups.of(np.array(["z", nothing, "a"], dtype=object))
-        assert groups.names == ("a", "z", "NA")
-        assert groups.labels.tolist() == ["z", "NA", "a"]
-
-    def test_missing_categories_are_a_last_group(self):
-        pandas = pytest.importorskip("pandas")
-        assert Groups.of(pandas.Categorical(["b", None, "a"])).labels.tolist() == ["b", "NA", "a"]
-        assert Groups.of(pandas.array(["b", None, "a"], dtype="string")).labels.tolist() == ["b", "NA", "a"]
-
-    def test_tables_are_refused(self):
+    def test_missing_labels_are_a_last_group(self):
+        words = [np.array(["z", nothing, "a"], dtype=object) for nothing in (None, float("nan"))]
+        kinds = [pd.Categorical(["z", None, "a"]), pd.array(["z", None, "a"], dtype="string")]
+        for given in words + kinds:
+            groups = Groups.of(given)
+            assert groups.names == ("a", "z", "NA")
+            assert groups.labels.tolist() == ["z", "NA", "a"]
+        assert Groups.of([10, 9, 10]).names == ("9", "10")  # numbers are sorted as numbers
         with pytest.raises(ValueError, match="one label for each sample"):
             Groups.of(np.zeros((3, 2)))
 
@@ -66,10 +59,8 @@ class TestArrange:
         curve = np.stack([np.cos(3 * t), np.sin(3 * t)], axis=1) + 1.0
         ideal = walk(curve, np.argsort(t))
         assert walk(curve, arrange(curve).order) < 1.3 * ideal
-
-    def test_neighbours_are_alike(self):
-        values = np.random.default_rng(4).gamma(0.4, size=(2000, 4))
-        assert walk(values, arrange(values).order) < 0.5 * walk(values, np.arange(2000))
+        values = np.random.default_rng(4).gamma(0.4, size=(n, 4))
+        assert walk(values, arrange(values).order) < 0.5 * walk(values, np.arange(n))
 
     def test_the_order_of_samples_given_does_not_matter(self, loadings):
         shuffle = np.random.default_rng(5).permutation(120)
@@ -91,11 +82,8 @@ class TestArrange:
         assert sizes["big"] / sizes["half"] == pytest.approx(2.0, rel=0.03)
         np.testing.assert_array_equal(first.order, second.order)
         assert len(set(first.order.tolist())) == 900
-
-    def test_thinning_to_a_few_keeps_all_groups(self):
-        labels = np.arange(1000) % 14
-        arrangement = arrange(np.random.default_rng(7).random((1000, 2)), labels, max_samples=14)
-        assert [stop - start for _, start, stop in arrangement.spans] == [1] * 14
+        least = arrange(values[:1000], np.arange(1000) % 14, max_samples=14)
+        assert [stop - start for _, start, stop in least.spans] == [1] * 14
 
     def test_numbers_put_samples_in_order(self, loadings):
         values = np.random.default_rng(2).permutation(120).astype(float)
@@ -107,10 +95,8 @@ class TestArrange:
         thinned = arrange(loadings, values, max_samples=20)
         assert len(set(thinned.order.tolist())) == 20
         assert thinned.scale[0] == np.nanmin(values)
-
-    def test_few_numbers_are_groups(self, loadings):
-        assert len(arrange(loadings, np.arange(120) % 5).spans) == 5
-        assert arrange(loadings, np.arange(120) % 5).scale is None
+        few = arrange(loadings, np.arange(120) % 5)  # few numbers are groups
+        assert (len(few.spans), few.scale) == (5, None)
 
     def test_refusals(self, loadings):
         with pytest.raises(ValueError, match="one label for each of the 120 samples, got 3"):
@@ -161,19 +147,17 @@ def apart(colors):
 class TestColors:
     @pytest.mark.parametrize(("n", "least"), [(10, 0.14), (20, 0.12), (30, 0.10), (60, 0.08)])
     def test_can_be_told_apart(self, n, least):
-        assert apart(distinct_colors(n, baseline_first=True)) >= least
+        assert apart(factor_colors(n)) >= least
 
     def test_do_not_change_when_there_are_more(self):
         many = distinct_colors(40)
         for n in range(40):
             assert distinct_colors(n) == many[:n]
-        assert distinct_colors(41, baseline_first=True) == [BASELINE, *many]
+        assert factor_colors(41) == [BASELINE, *many]
 
     def test_stand_out_from_white_paper(self):
         rgb = [[int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)] for color in distinct_colors(60)]
         assert oklab(rgb)[:, 0].max() < 0.9
 
-    def test_none_and_less(self):
-        assert distinct_colors(0, baseline_first=True) == []
-        with pytest.raises(ValueError, match="must not be negative"):
-            distinct_colors(-1)
+    def test_none(self):
+        assert factor_colors(0) == distinct_colors(0) == []

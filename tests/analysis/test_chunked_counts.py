@@ -1,7 +1,5 @@
 """What is asked of a model after the fit, with counts that are in chunks."""
 
-import warnings
-
 import anndata
 import numpy as np
 import pandas as pd
@@ -75,23 +73,6 @@ def test_other_features_are_refused(matrix):
     other = anndata.AnnData(sparse.csr_matrix(matrix), var=pd.DataFrame(index=names[::-1]))
     with pytest.raises(ValueError, match="60 features of the fit, in the same order"):
         diagnose(fitted, open_counts(other))
-
-
-def test_a_lazy_object_streams(matrix, tmp_path):
-    pytest.importorskip("xarray")
-    from anndata.experimental import read_lazy
-
-    anndata.AnnData(sparse.csr_matrix(matrix)).write_h5ad(tmp_path / "counts.h5ad")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about what is experimental
-        lazy = read_lazy(tmp_path / "counts.h5ad")
-        found = Log1pNMF(3, **OPTIONS).fit(lazy)
-    assert found.fit_.settings.engine == "streaming"
-    expected = Log1pNMF(3, engine="streaming", **OPTIONS).fit(matrix)
-    assert found.fit_.objective == pytest.approx(expected.fit_.objective, rel=1e-11)
-
-
-# ---------------------------------------------------------------- progress
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -153,7 +153,6 @@ def test_empty_features_and_samples():
 
 
 def test_plot(drawn, model):
-    pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
     from log1pnmf import pl
@@ -185,7 +184,6 @@ def test_counts_that_are_never_expected_do_not_drown_the_others():
 
 
 def test_plot_of_dispersions(dispersed):
-    pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
     from log1pnmf import pl

@@ -1,8 +1,6 @@
 """What the data say about K and c: one judgement, also when they do not decide."""
 
-import contextlib
 import math
-import warnings
 from importlib import import_module
 
 import numpy as np
@@ -55,15 +53,10 @@ def test_the_best_at_the_end_of_the_grid_is_no_answer(rows, words):
     assert words in found.reasons[0]
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [(1.0, 1, 0.0, 0.0), (1.0, 2, -90.0, 9.0)],  # there are no fewer factors than one
-        [(1.0, 3, -90.0, 9.0), (math.inf, 3, 0.0, 0.0)],  # and no larger c than inf
-    ],
-)
-def test_an_end_of_what_is_possible_is_an_answer(rows):
-    assert judge(table(rows)).clear
+def test_an_end_of_what_is_possible_is_an_answer():
+    """There are no fewer factors than one, and there is no larger c than inf."""
+    assert judge(table([(1.0, 1, 0.0, 0.0), (1.0, 2, -90.0, 9.0)])).clear
+    assert judge(table([(1.0, 3, -90.0, 9.0), (math.inf, 3, 0.0, 0.0)])).clear
 
 
 def test_settings_within_error_of_each_other_are_not_told_apart():
@@ -96,8 +89,6 @@ def test_overdispersion_is_named_where_split_counts_want_ever_more_factors():
     assert "compare noise='nb'" in judge(table(rows)).reasons[0]
     assert "compare noise='nb'" not in judge(table(rows), holdout="samples").reasons[0]
 
-
-# ---------------------------------------------------------------- stability over seeds, in a selection
 
 QUICK = {"n_folds": 2, "n_starts": 1, "n_seeds": 3, "tol": 1e-4, "size_factors": "none", "n_jobs": 1}
 
@@ -133,35 +124,12 @@ def test_without_seeds_nothing_is_said_about_stability(counts):
         select(counts, [2, 3], math.inf, **{**QUICK, "n_seeds": 1})
 
 
-def test_stability_is_kept_and_does_not_depend_on_how_it_is_run(counts, found, tmp_path, monkeypatch):
-    path, told = tmp_path / "selection.npz", []
-    wait, calls = running.wait, iter(range(100))
-
-    def one_by_one_and_pressed(pending, **options):
-        if next(calls) == 10:  # of 14: begin and follow in two folds, and seeds
-            raise KeyboardInterrupt
-        finished, others = wait(pending, **options)
-        first = finished.pop()
-        return {first}, others | finished
-
-    monkeypatch.setattr(running, "wait", one_by_one_and_pressed)
-    with contextlib.suppress(KeyboardInterrupt), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        select(counts, [1, 2, 3, 4], math.inf, resume=path, **QUICK)
-    monkeypatch.setattr(running, "wait", wait)
-    options = {**QUICK, "n_jobs": 2}
-    whole = select(
-        counts,
-        [1, 2, 3, 4],
-        math.inf,
-        resume=path,
-        on_fit=lambda done, of_all: told.append((done, of_all)),
-        **options,
-    )
-    np.testing.assert_array_equal(whole.agreement, found.agreement)
-    np.testing.assert_array_equal(running.Selection.load(path).agreement, found.agreement)
-    assert told[-1][0] == told[-1][1] == len(told)  # all fits of this call were counted, and no more
-    assert len(told) < 4 * 2 + 3 * 3  # some were done before
+def test_stability_does_not_depend_on_how_it_is_run_and_every_fit_is_told_of(counts, found):
+    told = []
+    again = select(counts, [1, 2, 3, 4], math.inf, on_fit=lambda *n: told.append(n), **{**QUICK, "n_jobs": 2})
+    np.testing.assert_array_equal(again.agreement, found.agreement)
+    n_fits = 4 * 2 + 3 * 3  # folds, and seeds of more than one factor
+    assert told == [(done, n_fits) for done in range(1, n_fits + 1)]
 
 
 def test_a_log_file_gets_one_line_about_all_fits(counts, capsys):

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import anndata
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
@@ -25,14 +26,7 @@ def coverage(c, overdispersion, noise="poisson"):
     counts = rng.poisson(means)
     known = {"noise": "nb", "dispersion": np.full(150, overdispersion)} if noise == "nb" else {}
     fit = fit_log1p_nmf(
-        counts[:9],
-        4,
-        c=c,
-        likelihood="exact",
-        size_factors=np.ones(9),
-        tol=0.1,
-        n_jobs=1,
-        **known,
+        counts[:9], 4, c=c, likelihood="exact", size_factors=np.ones(9), tol=0.1, n_jobs=1, **known
     )
     model = Log1pNMF.of(replace(fit, loadings=loadings[:9], factors=factors))
     found = model.transform(counts, size_factors="none")
@@ -50,7 +44,7 @@ def test_intervals_hold_the_truth(c, overdispersion):
     found = coverage(c, overdispersion)
     above, zero = found["sandwich"]
     assert 0.88 < above < 0.97
-    assert zero > 0.93
+    assert zero > 0.94
     if overdispersion:
         assert found["model"][0] < 0.88
 
@@ -60,7 +54,7 @@ def test_errors_of_the_model_are_those_of_its_noise(c):
     """Overdispersed counts: errors that rest on the variance of the noise hold, if the noise is right."""
     for above, zero in coverage(c, 0.5, noise="nb").values():
         assert 0.88 < above < 0.97
-        assert zero > 0.93
+        assert zero > 0.94
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +124,6 @@ def test_any_number_of_threads_gives_the_same_bits():
 
 
 def test_anndata():
-    anndata = pytest.importorskip("anndata")
     from log1pnmf import tl
 
     counts = np.random.default_rng(0).poisson(2.0, (50, 12)).astype(np.float32)

@@ -3,7 +3,9 @@
 import warnings
 from dataclasses import fields, replace
 
+import anndata
 import numpy as np
+import pandas as pd
 import pytest
 from threadpoolctl import threadpool_limits
 
@@ -13,9 +15,6 @@ from log1pnmf.fitting.ranking import rank_features
 from log1pnmf.model.link import ShiftedLog
 
 LINKS = [0.01, 1.0, 100.0, np.inf]
-
-
-# ---------------------------------------------------------------- from models
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,6 @@ def test_markers_of_a_model(blocks):
 
 
 def test_every_list_has_the_same_features_in_the_same_order(blocks, tmp_path):
-    pytest.importorskip("pandas")
     model, counts = blocks
     table = model.top_features(5)
     for k in range(2):
@@ -103,16 +101,11 @@ def test_a_factor_that_all_samples_have_is_not_tested():
     assert len(found.top(0)) == 10  # listed by fold change, without a test
 
 
-def test_markers_do_not_depend_on_the_scale_shown(blocks):
+def test_markers_do_not_depend_on_the_scale_shown_nor_on_what_holds_the_fit(blocks):
     model, counts = blocks
-    other = markers(model.fit_.normalized("factor_sum"), counts)
-    np.testing.assert_allclose(other.effect, model.markers(counts).effect, rtol=1e-8, atol=1e-10)
-
-
-def test_markers_of_a_fit_and_its_model_are_the_same(blocks):
-    model, counts = blocks
-    a, b = markers(model, counts), markers(model.fit_, counts)
-    np.testing.assert_array_equal(a.z, b.z)
+    own, other = markers(model, counts), markers(model.fit_.normalized("factor_sum"), counts)
+    np.testing.assert_allclose(other.effect, own.effect, rtol=1e-8, atol=1e-10)
+    np.testing.assert_array_equal(markers(model.fit_, counts).z, own.z)
 
 
 def test_penalised_fits_get_effects_without_penalty(blocks):
@@ -189,14 +182,10 @@ def test_bad_input(blocks):
         model.markers(counts + 0.5, split=True)
 
 
-# ---------------------------------------------------------------- tables
-
-
 def test_tables(blocks):
-    pandas = pytest.importorskip("pandas")
     model, counts = blocks
     found = markers(model, counts, feature_names=[f"g{j}" for j in range(31)])
-    table = pandas.DataFrame(found.table())
+    table = pd.DataFrame(found.table())
     assert len(table) == 62
     row = table[(table.factor == "k1") & (table.feature == "g3")].iloc[0]
     assert row.effect == found.effect[3, 1]
@@ -204,14 +193,12 @@ def test_tables(blocks):
     for _, part in table.groupby("factor"):
         assert (np.diff(part.score) <= 0.0).all()
         assert part["rank"].tolist() == list(range(1, 32))
-    top = pandas.DataFrame(found.table(4))
+    top = pd.DataFrame(found.table(4))
     assert top.feature.tolist() == found.top(0, 4) + found.top("k1", 4)
 
 
 @pytest.mark.parametrize("kind", ["h5ad", "zarr"])
 def test_anndata(blocks, tmp_path, kind):
-    anndata = pytest.importorskip("anndata")
-    pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
     from log1pnmf import pl, tl

@@ -8,7 +8,7 @@ from scipy.stats import nbinom
 from tests.analysis.simulated_markers import FACTOR, Case, calibrate, simulate
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.analysis.marker_tests import FeatureRegressions, infer
+from log1pnmf.analysis.marker_tests import EstimatedLoadings, infer, regress
 from log1pnmf.analysis.markers import markers
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.ranking import stand_ins
@@ -22,44 +22,48 @@ LINKS = [0.01, 1.0, 100.0, np.inf]
 def regressions(case, seed=0, noise=POISSON):
     counts, loadings, factors, sizes, _ = simulate(case, seed)
     problem = Problem(Counts.from_any(counts), sizes, ShiftedLog(case.c), noise=noise)
-    return FeatureRegressions(problem, loadings, 1), factors / problem.link.alpha, counts
+    truth = factors / problem.link.alpha
+    return problem, loadings, truth, regress(problem, loadings, truth, 1), counts
 
 
-def loss_of(found, counts, j, b):
+def inferred(problem, loadings, coefficients, *, errors, around=None):
+    """Inference with known loadings."""
+    known = EstimatedLoadings.known(loadings, len(coefficients))
+    around = stand_ins(loadings, problem.size_factors) if around is None else around
+    return infer(problem, known, coefficients, around, errors=errors)
+
+
+def loss_of(problem, loadings, y, b):
     """Loss of one feature in plain words, without what does not depend on its coefficients."""
-    link = found.problem.link
-    t, eta = link.exposure_scale * found.problem.size_factors, found.loadings @ b
+    link = problem.link
+    t, eta = link.exposure_scale * problem.size_factors, loadings @ b
     em = eta if link.is_identity else np.expm1(eta)
-    return (t * em - xlogy(counts[:, j], em)).sum()
-
-
-# ---------------------------------------------------------------- regressions
+    return (t * em - xlogy(y, em)).sum()
 
 
 @pytest.mark.parametrize("c", LINKS)
 def test_regressions_are_at_their_maximum(c):
     """A general optimiser with bounds finds no better coefficients."""
-    found, truth, counts = regressions(Case("", c, n_samples=40, n_features=6))
-    best = found.solve(truth)
+    problem, loadings, truth, best, counts = regressions(Case("", c, n_samples=40, n_features=6))
     for j in range(6):
-        start = np.maximum(truth[j], 1e-3)
-        full = minimize(
-            lambda b, j=j: loss_of(found, counts, j, b), start, bounds=[(1e-12, None)] * 3, tol=1e-12
-        )
-        assert loss_of(found, counts, j, best[j]) <= full.fun + 1e-6
+
+        def loss(b, j=j):
+            return loss_of(problem, loadings, counts[:, j], b)
+
+        full = minimize(loss, np.maximum(truth[j], 1e-3), bounds=[(1e-12, None)] * 3, tol=1e-12)
+        assert loss(best[j]) <= full.fun + 1e-6
 
 
 @pytest.mark.parametrize("c", [1.0, np.inf])
 def test_regressions_with_negative_binomial_noise(c):
     """At the maximum of scipy's likelihood."""
     case, phi = Case("", c, n_samples=40, n_features=5, overdispersion=0.5), np.linspace(0.2, 1.0, 5)
-    found, truth, counts = regressions(case, noise=NegativeBinomial(phi))
-    best = found.solve(truth)
-    link, sizes = found.problem.link, found.problem.size_factors
+    problem, loadings, truth, best, counts = regressions(case, noise=NegativeBinomial(phi))
+    link, sizes = problem.link, problem.size_factors
     for j in range(5):
 
         def loss(b, j=j):
-            mean = np.maximum(sizes * link.mean(found.loadings @ b), 1e-300)
+            mean = np.maximum(sizes * link.mean(loadings @ b), 1e-300)
             return -nbinom.logpmf(counts[:, j], 1.0 / phi[j], 1.0 / (1.0 + phi[j] * mean))
 
         start = np.maximum(truth[j], 1e-3)
@@ -73,9 +77,9 @@ def test_a_count_that_no_other_factor_explains():
     counts = np.zeros((20, 3))
     counts[0, 0], counts[:10, 1], counts[:, 2] = 1, 8, 3
     problem = Problem(Counts.from_any(counts), np.ones(20), ShiftedLog(np.inf))
-    found = FeatureRegressions(problem, loadings, 1)
-    best = found.solve(np.full((3, 2), 0.1))
-    inference = infer(found, best, stand_ins(loadings + 1e-6, np.ones(20)), errors="model")
+    best = regress(problem, loadings, np.full((3, 2), 0.1), 1)
+    around = stand_ins(loadings + 1e-6, np.ones(20))
+    inference = inferred(problem, loadings, best, errors="model", around=around)
     np.testing.assert_allclose(inference.effect[:, 0], [0.1, 8.0, 0.0], atol=1e-4)
     np.testing.assert_allclose(inference.error[:, 0], [0.1, np.sqrt(0.8), np.sqrt(0.6)], rtol=1e-4)
     roots = np.sqrt(2.0 * counts.sum(axis=0)[:2] * np.log(2.0))  # of the likelihood ratios
@@ -90,15 +94,10 @@ def test_chance_zeros_outside_the_factor_do_not_make_a_marker():
     counts = np.zeros((520, 1))
     counts[20:45, 0] = 1.0  # rate 0.05: zero counts in 20 samples have probability exp(-1)
     problem = Problem(Counts.from_any(counts), np.ones(520), ShiftedLog(1.0))
-    found = FeatureRegressions(problem, loadings, 1)
-    inference = infer(
-        found, found.solve(np.full((1, 2), 0.02)), stand_ins(loadings, np.ones(520)), errors="model"
-    )
+    coefficients = regress(problem, loadings, np.full((1, 2), 0.02), 1)
+    inference = inferred(problem, loadings, coefficients, errors="model")
     assert 1.0 < inference.z[0, 1] < 1.6
     assert inference.error[0, 1] < 0.011
-
-
-# ---------------------------------------------------------------- calibration
 
 
 @pytest.mark.parametrize("c", [1.0, np.inf])
@@ -133,9 +132,8 @@ def test_a_large_change_is_found_though_the_counts_vary_much():
     loadings = np.column_stack([np.ones(40), np.arange(40) >= 20]).astype(float)
     means = np.where(loadings[:, 1:] > 0.0, 200.0 * rng.gamma(1.0, 1.0, (40, n_features)), 7.0)
     problem = Problem(Counts.from_any(rng.poisson(means)), np.ones(40), ShiftedLog(1.0))
-    found = FeatureRegressions(problem, loadings, 1)
-    coefficients = found.solve(np.ones((n_features, 2)))
-    z = infer(found, coefficients, stand_ins(loadings, np.ones(40)), errors="sandwich").z[:, 1]
+    coefficients = regress(problem, loadings, np.ones((n_features, 2)), 1)
+    z = inferred(problem, loadings, coefficients, errors="sandwich").z[:, 1]
     assert z.min() > 4.0
 
 
@@ -167,10 +165,9 @@ def test_errors_are_those_of_repeated_experiments():
     _, loadings, factors, sizes, _ = simulate(Case("", 1.0, n_features=3), 0)
     means = np.repeat(sizes[:, None] * link.inverse(loadings @ factors[2:].T), 400, axis=1)
     problem = Problem(Counts.from_any(rng.poisson(means)), sizes, link)
-    found = FeatureRegressions(problem, loadings, 1)
-    coefficients = found.solve(np.repeat(factors[2:], 400, axis=0))
+    coefficients = regress(problem, loadings, np.repeat(factors[2:], 400, axis=0), 1)
     for errors in ("model", "sandwich"):
-        stated = infer(found, coefficients, stand_ins(loadings, sizes), errors=errors)
+        stated = inferred(problem, loadings, coefficients, errors=errors)
         spread = stated.effect[:, FACTOR].std()
         np.testing.assert_allclose(np.median(stated.error[:, FACTOR]), spread, rtol=0.12)
 
@@ -180,9 +177,9 @@ def test_a_constant_feature_has_no_effect_though_the_baseline_falls():
     loadings = np.array([[1.0, 0.0]] * 50 + [[0.6, 1.0]] * 50)
     rate, link = 30.0, ShiftedLog(1.0)
     counts = np.random.default_rng(0).poisson(rate, (100, 200))
-    found = FeatureRegressions(Problem(Counts.from_any(counts), np.ones(100), link), loadings, 1)
-    coefficients = found.solve(np.full((200, 2), 1.0))
-    inference = infer(found, coefficients, stand_ins(loadings, np.ones(100)), errors="sandwich")
+    problem = Problem(Counts.from_any(counts), np.ones(100), link)
+    coefficients = regress(problem, loadings, np.full((200, 2), 1.0), 1)
+    inference = inferred(problem, loadings, coefficients, errors="sandwich")
     assert (coefficients[:, 1] > 0.5).all()
     assert abs(np.mean(inference.effect[:, 1])) < 0.01
     assert 0.8 < np.std(inference.z[:, 1]) < 1.2

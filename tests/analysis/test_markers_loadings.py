@@ -11,10 +11,10 @@ from tests.analysis.simulated_markers import FACTOR, Case, draw, shares, simulat
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.analysis.marker_tests import (
     EstimatedLoadings,
-    FeatureRegressions,
     estimate_loadings,
     infer,
     infer_from_fit,
+    regress,
 )
 from log1pnmf.analysis.markers import LEAST_RELIABLE, markers
 from log1pnmf.counts.counts import Counts
@@ -106,9 +106,8 @@ def test_effects_are_not_too_small_because_of_errors_in_the_loadings():
         certain = replace(found, covariance=np.zeros_like(found.covariance))
         around = stand_ins(truth, problem.size_factors)
         for number, loadings in enumerate((EstimatedLoadings.known(truth, len(kind)), certain, found)):
-            regressions = FeatureRegressions(problem, np.ascontiguousarray(loadings.bounded), 1)
-            best = regressions.solve(fit.factors / fit.link.alpha)
-            inference = infer(regressions, best, around, errors="model", loadings=loadings)
+            best = regress(problem, np.ascontiguousarray(loadings.bounded), fit.factors / fit.link.alpha, 1)
+            inference = infer(problem, loadings, best, around, errors="model")
             sums[number] += inference.effect[kind == FACTOR, FACTOR].mean()
     assert sums[1] < 0.9 * sums[0]
     assert sums[2] == pytest.approx(sums[0], rel=0.05)

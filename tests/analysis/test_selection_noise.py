@@ -15,15 +15,8 @@ from log1pnmf.analysis.heldout import training_by_sample
 from log1pnmf.analysis.selection import judge
 from log1pnmf.counts.counts import Counts
 
-OPTIONS: dict[str, Any] = {
-    "n_folds": 2,
-    "n_seeds": 0,
-    "n_starts": 1,
-    "tol": 1e-4,
-    "init": "nndsvd",
-    "n_jobs": 1,
-    "size_factors": "none",
-}
+OPTIONS: dict[str, Any] = {"n_folds": 2, "n_seeds": 0, "n_starts": 1, "tol": 1e-4, "init": "nndsvd"}
+OPTIONS |= {"n_jobs": 1, "size_factors": "none"}
 
 
 def drawn(dispersion: float) -> np.ndarray:

@@ -79,12 +79,9 @@ def test_consensus_recovers_the_truth_from_several_fits(truth, fits):
     found = consensus(truth[0], fits, n_jobs=1)
     assert match_factors(truth[1], found.loadings).similarity.min() > 0.97
     assert found.converged
-
-
-def test_consensus_of_equal_fits_stays_there(truth, fits):
-    found = consensus(truth[0], [fits[0], fits[0]])
-    assert found.n_iter < 30
-    assert match_factors(found.loadings, fits[0].loadings).similarity.min() > 0.9999
+    same = consensus(truth[0], [fits[0], fits[0]])  # stays there
+    assert same.n_iter < 30
+    assert match_factors(same.loadings, fits[0].loadings).similarity.min() > 0.9999
 
 
 def test_relation_finds_the_parts_of_a_factor(truth):
@@ -116,38 +113,12 @@ def test_relation_across_c(truth):
         assert found.shares[row][other[row]].sum() == pytest.approx(2.0)
 
 
-def test_plots_show_what_was_found(truth):
+def test_the_plot_of_a_relation_has_a_row_for_every_factor(truth):
     figures = pytest.importorskip("matplotlib.figure")
     from log1pnmf import pl
-    from log1pnmf.analysis import select
 
-    y = truth[0]
-    quick = {
-        "size_factors": "none",
-        "n_seeds": 0,
-        "n_folds": 2,
-        "n_starts": 1,
-        "tol": 1e-4,
-        "random_state": 0,
-        "n_jobs": 1,
-    }
-    found = select(y, [2, 3, 4], [0.01, 1.0, math.inf], **quick)
-    ax = pl.select(found, over="c", figure=figures.Figure()).axes[0]
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["0.01", "1", "∞"]
-    star, ring = (points.get_offsets()[0].tolist() for points in ax.collections[-2:])
-    assert star == [1.0, 0.0]  # c = 1, K = 3
-    assert ring[0] == [0.01, 1.0, math.inf].index(found.one_se.c)
-    summary = found.summary
-    for line, K in zip(ax.containers, (2, 3, 4), strict=True):
-        expected = summary["difference"][summary["n_components"] == K]
-        np.testing.assert_allclose(line.lines[0].get_ydata(), expected)
-    drawn = pl.relation(relate([fit_log1p_nmf(y, K, **OPTIONS) for K in (2, 3)]), figure=None)
-    assert len(drawn.axes[1].get_yticklabels()) == 5
-    from matplotlib import pyplot
-
-    pyplot.close(drawn)
-    with pytest.raises(ValueError, match="over must be one of"):
-        pl.select(found, over="K")
+    found = relate([fit_log1p_nmf(truth[0], K, **OPTIONS) for K in (2, 3)])
+    assert len(pl.relation(found, figure=figures.Figure()).axes[1].get_yticklabels()) == 5
 
 
 @pytest.mark.parametrize(
@@ -155,10 +126,7 @@ def test_plots_show_what_was_found(truth):
     [
         (lambda y, fits: stability(fits[:1]), "at least two fits"),
         (lambda y, fits: stability([fits[0], Log1pNMF(2, **OPTIONS).fit(y)]), "must be of one setting"),
-        (
-            lambda y, fits: consensus(y, [fits[0], Log1pNMF(2, **OPTIONS).fit(y)]),
-            "must be of one setting",
-        ),
+        (lambda y, fits: consensus(y, [fits[0], Log1pNMF(2, **OPTIONS).fit(y)]), "must be of one setting"),
         (lambda y, fits: relate(fits[:2]), "names must be 2 different ones"),
         (lambda y, fits: relate([fits[0], Log1pNMF(2, **OPTIONS).fit(y[:50])]), "the same counts"),
         (lambda y, fits: stability(fits, on="genes"), "on must be one of 'loadings', 'factors'"),
@@ -169,6 +137,8 @@ def test_plots_show_what_was_found(truth):
 def test_refused(truth, fits, call, message):
     with pytest.raises(ValueError, match=message):
         call(truth[0], fits)
+    with pytest.raises(TypeError, match="checkpoint is not an option of fits with several seeds"):
+        fit_seeds(truth[0], 2, 2, checkpoint="file")
 
 
 def test_a_start_of_ones_own_may_differ_from_seed_to_seed(truth):
@@ -177,8 +147,3 @@ def test_a_start_of_ones_own_may_differ_from_seed_to_seed(truth):
 
     first, second = fit_seeds(truth[0], 2, 2, init=start, **OPTIONS)
     assert not np.array_equal(first.loadings, second.loadings)
-
-
-def test_a_checkpoint_for_several_fits_is_refused(truth):
-    with pytest.raises(TypeError, match="checkpoint is not an option of fits with several seeds"):
-        fit_seeds(truth[0], 2, 2, checkpoint="file")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import anndata
 import numpy as np
 import pytest
 from scipy.stats import linregress, ttest_ind, ttest_rel
@@ -205,8 +206,6 @@ def test_refusals(model):
 
 @pytest.mark.parametrize("replicate", ["donor", None])
 def test_anndata_and_plot(tmp_path, replicate):
-    anndata = pytest.importorskip("anndata")
-    pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
     from log1pnmf import pl, tl
@@ -234,8 +233,6 @@ def test_anndata_and_plot(tmp_path, replicate):
 
 
 def test_a_slope_is_kept_and_drawn(tmp_path):
-    anndata = pytest.importorskip("anndata")
-    pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
     from log1pnmf import pl, tl

@@ -12,9 +12,6 @@ from log1pnmf.counts.text import CountTable
 from log1pnmf.counts.write import write_table
 from log1pnmf.model.simulate import simulate
 
-pytest.importorskip("typer")
-pytest.importorskip("anndata")
-
 
 @dataclass
 class Outcome:
@@ -64,7 +61,7 @@ def counts_file(tmp_path_factory):
 def run_folder(counts_file, tmp_path_factory):
     """A run at c = 1 and c = inf."""
     place = tmp_path_factory.mktemp("run") / "out"
-    options = ["--groupby", "type", "--tol", "1e-4", "--jobs", "1"]
+    options = ["--groupby", "type", "--set", "tol=1e-4", "--jobs", "1"]
     code = main(["fit", str(counts_file), "-k", "3", "-c", "1", "-c", "inf", "-o", str(place), *options])
     assert code == 0
     return place

@@ -16,7 +16,7 @@ from log1pnmf.counts.write import write_table
 
 def test_batches_are_a_column_of_the_file(call, counts_file, tmp_path):
     out = tmp_path / "out"
-    asked = ["--batch", "type", "--groupby", "type", "--max-iter", "5", "--jobs", "1", "--no-report"]
+    asked = ["--batch", "type", "--groupby", "type", "--set", "max_iter=5", "--jobs", "1", "--no-report"]
     done = call("fit", counts_file, "-k", "2", "-o", out, *asked)
     assert done.code == 0, done.err
     assert "group 'a' is all of batch 'a'" in " ".join(done.out.split())
@@ -35,7 +35,7 @@ def test_batches_are_a_column_of_the_file(call, counts_file, tmp_path):
 
 def test_a_sweep_has_effects_at_every_c(call, counts_file, tmp_path):
     out = tmp_path / "out"
-    quick = ["--set", "init=nndsvd", "--max-iter", "5", "--jobs", "1", "--no-report"]
+    quick = ["--set", "init=nndsvd", "--set", "max_iter=5", "--jobs", "1", "--no-report"]
     done = call("sweep", counts_file, "-k", "2", "-c", "1,inf", "-o", out, "--batch", "type", *quick)
     assert done.code == 0, done.err
     fits = [Fit.load(path) for path in sorted((out / "models").iterdir())]
@@ -50,7 +50,8 @@ def test_a_selection_with_batches_is_that_of_select(call, counts_file, tmp_path)
     values[::3, :8] *= 5  # batch "a" captures these better
     strong, labels = tmp_path / "strong.h5ad", table.labels("type")
     write_table(CountTable(Counts.from_any(values), {"type": labels}), strong)
-    quick = ["--folds", "2", "--seeds", "0", "--max-iter", "3", "--jobs", "1", "--size-factors", "none"]
+    quick = ["--folds", "2", "--seeds", "0", "--jobs", "1", "--set", "max_iter=3"]
+    quick += ["--set", "size_factors=none"]
     asked = ["-k", "1", "-c", "1,inf", "--batch", "type", "--set", "batch_strength=3"]
     done = call("select", strong, "-o", tmp_path / "out", *asked, *quick)
     assert done.code == 0, done.err
@@ -65,7 +66,7 @@ def test_a_selection_with_batches_is_that_of_select(call, counts_file, tmp_path)
 
 def test_new_samples_have_the_effects_of_their_batch(call, counts_file, tmp_path):
     out = tmp_path / "out"
-    quick = ["--set", "init=nndsvd", "--max-iter", "5", "--jobs", "1", "--no-report"]
+    quick = ["--set", "init=nndsvd", "--set", "max_iter=5", "--jobs", "1", "--no-report"]
     assert call("fit", counts_file, "-k", "2", "-o", out, "--batch", "type", *quick).code == 0
     for name, asked in (("with", ["--batch", "type"]), ("without", [])):
         assert call("transform", out, counts_file, "-o", tmp_path / f"{name}.csv", *asked).code == 0

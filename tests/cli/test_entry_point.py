@@ -23,25 +23,19 @@ def program():
         pytest.skip("the package is not installed")
 
     def run(*arguments, cwd):
-        return subprocess.run(
-            [PROGRAM, *map(str, arguments)],
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-            env=ENVIRONMENT,
-            check=False,
-        )
+        command, how = [PROGRAM, *map(str, arguments)], {"cwd": cwd, "env": ENVIRONMENT}
+        return subprocess.run(command, capture_output=True, text=True, check=False, **how)
 
     return run
 
 
 def test_from_counts_to_report(program, tmp_path):
     sparse.save_npz(tmp_path / "a.npz", simulate(40, 15, 3, density=0.3).counts)
-    fitted = program("fit", "a.npz", "-k", 2, "-o", "out", "--tol", "1e-4", cwd=tmp_path)
+    fitted = program("fit", "a.npz", "-k", 2, "-o", "out", "--set", "tol=1e-4", cwd=tmp_path)
     assert fitted.returncode == 0, fitted.stderr
     assert "out/report.html" in fitted.stdout
     assert "Traceback" not in fitted.stderr
-    assert RunFolder.open(tmp_path / "out").record["command"].startswith("log1pnmf fit a.npz -k 2")
+    assert RunFolder.open(tmp_path / "out").record.command.startswith("log1pnmf fit a.npz -k 2")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "out"]
 
 
@@ -74,25 +68,11 @@ HELD = """
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_fit_is_kept(tmp_path, how):
+def test_interrupted_fit_is_kept(tmp_path):
     sparse.save_npz(tmp_path / "a.npz", simulate(60, 30, 3, density=0.3).counts)
+    command = "fit a.npz -k 3 -o out --set tol=0 --time-limit 600"
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            textwrap.dedent(HELD),
-            "fit",
-            "a.npz",
-            "-k",
-            "3",
-            "-o",
-            "out",
-            "--tol",
-            "0",
-            "--time-limit",
-            "600",
-        ],
+        [sys.executable, "-c", textwrap.dedent(HELD), *command.split()],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -102,7 +82,7 @@ def test_interrupted_fit_is_kept(tmp_path, how):
     try:
         while process.stdout.readline() not in ("held\n", ""):
             pass
-        process.send_signal(how)
+        process.send_signal(signal.SIGTERM)  # test_nothing_lost.py has both
         out, err = process.communicate()
     finally:
         process.kill()
@@ -113,5 +93,5 @@ def test_interrupted_fit_is_kept(tmp_path, how):
     run = RunFolder.open(tmp_path / "out")
     assert not run.fit(1.0).converged
     assert run.fit(1.0).n_iter == 3
-    assert run.record["interrupted"]
+    assert run.record.interrupted
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "out"]

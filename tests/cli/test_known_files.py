@@ -4,8 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-pytest.importorskip("typer")
-
 from log1pnmf.cli import main
 from log1pnmf.cli.run_folder import RunFolder
 from log1pnmf.counts import BadFileError, read_sets
@@ -25,16 +23,27 @@ def test_files_of_what_is_known(counts, tmp_path, capsys):
     pd.DataFrame({"ambient": np.linspace(0.1, 1, 9)}, counts.columns).to_csv(tmp_path / "ambient.csv")
     (tmp_path / "sets.gmt").write_text("cycle\tabout\tg1\tg2\tother\n\nearly\t\tg3\n")
     arguments = ["fit", str(tmp_path / "counts.csv"), "-k", "6", "-o", str(tmp_path / "out"), "--no-report"]
-    files = {"--fixed-loadings": "design.csv", "--fixed-factors": "ambient.csv", "--mask": "sets.gmt"}
-    given = [part for name, file in files.items() for part in (name, str(tmp_path / file))]
+    files = {"fixed_loadings": "design.csv", "fixed_factors": "ambient.csv", "mask": "sets.gmt"}
+    given = [part for name, file in files.items() for part in ("--set", f"{name}={tmp_path / file}")]
     assert main([*arguments, *given, "--set", "init=nndsvd", "--jobs", "1"]) == 0
     fit = RunFolder.open(tmp_path / "out").fit()
     assert fit.factor_names == ["everyone", "dose", "ambient", "cycle", "early", "k5"]
     np.testing.assert_array_equal(fit.loadings[:, 1], np.linspace(0, 0.5, 20))
     assert np.flatnonzero(fit.mask[:, 0]).tolist() == [1, 2]
     capsys.readouterr()
-    assert main([*arguments, "--force", "--mask", str(tmp_path / "counts.csv")]) != 0
+    assert main([*arguments, "--force", "--set", f"mask={tmp_path / 'counts.csv'}"]) != 0
     assert "a name, a description and features" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", [["sweep", "-k", "2", "-c", "1,inf"], ["select", "-k", "1-2", "--folds", "2"]]
+)
+def test_known_factors_go_along(counts, tmp_path, capsys, command):
+    (tmp_path / "sets.gmt").write_text("cycle\tabout\tg1\tg2\n")
+    arguments = [*command, str(tmp_path / "counts.csv"), "-o", str(tmp_path / "out"), "--jobs", "1"]
+    more = ["--no-report"] if command[0] == "sweep" else ["--seeds", "0"]
+    known = ["--set", f"mask={tmp_path / 'sets.gmt'}", "--set", "max_iter=3", "--set", "init=nndsvd"]
+    assert main([*arguments, *more, *known]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "a\tb\n", "a\tb\tx\na\tb\ty\n", "\tb\tx\n"])

@@ -6,14 +6,9 @@ GOOD = "cell,a,b\nx,1,2\ny,3,0\nz,1,1\n"
 
 CONTENTS = {
     "good.csv": GOOD,
-    "empty.csv": "",
     "fractions.csv": "cell,a,b\nx,0.5,2\ny,3,0\n",
-    "negative.csv": "cell,a,b\nx,-1,2\ny,3,0\n",
     "zeros.csv": "cell,a,b\nx,0,0\ny,0,0\n",
     "damaged.h5ad": "no HDF5",
-    "damaged.npz": "no zip",
-    "unknown.xlsx": "what",
-    "packed.csv.gz": "not packed",
 }
 
 FIT = ["fit", "FILE", "-k", "2", "-o", "OUT", "--no-report"]
@@ -28,14 +23,14 @@ USES = {
     "c negative": ([*FIT, "-c", "-1"], "c must be positive"),
     "c a word": ([*FIT, "-c", "much"], "'much'"),
     "c twice": ([*FIT, "-c", "1", "-c", "1.0"], "twice"),
-    "likelihood unknown": ([*FIT, "--likelihood", "best"], "likelihood must be one of"),
+    "likelihood unknown": ([*FIT, "--set", "likelihood=best"], "likelihood must be one of"),
     "start unknown": ([*FIT, "--set", "init=best"], "init must be one of"),
     "parameter unknown": (
         [*FIT, "--set", "n_components=3"],
-        "--set takes NAME=VALUE with one of init,",
+        "--set takes NAME=VALUE with one of likelihood,",
     ),
     "parameter without a value": ([*FIT, "--set", "init"], "--set takes NAME=VALUE"),
-    "parameter not a number": ([*FIT, "--set", "n_init=x"], "n_init must be a number, got 'x'"),
+    "parameter not a number": ([*FIT, "--set", "n_init=x"], "n_init must be a whole number, got 'x'"),
     "no such label": ([*FIT, "--groupby", "type"], "no sample column 'type'"),
     "layer of a csv": ([*FIT, "--layer", "counts"], "no layers"),
     "filters leave nothing": ([*FIT, "--min-counts", "1000"], "left nothing"),
@@ -58,14 +53,9 @@ USES = {
 }
 FILES = {
     "missing.csv": "does not exist",
-    "empty.csv": "empty",
     "fractions.csv": "--allow-fractions",
-    "negative.csv": "negative",
     "zeros.csv": "all zero",
     "damaged.h5ad": "damaged.h5ad",
-    "damaged.npz": "damaged.npz",
-    "unknown.xlsx": "no ending that is known",
-    "packed.csv.gz": "damaged",
 }
 
 
@@ -114,7 +104,7 @@ def test_a_failed_report_keeps_the_fit(call, place, monkeypatch):
     def fail(*arguments, **options):
         raise RuntimeError("no ink")
 
-    monkeypatch.setattr("log1pnmf.cli.running.report_fits", fail)
+    monkeypatch.setattr("log1pnmf.cli.fit.report_fits", fail)
     done = call("fit", "good.csv", "-k", 1, "-o", "out")
     assert done.code == 1
     assert "no ink" in done.err
@@ -127,7 +117,7 @@ def test_an_error_inside_is_code_1_and_shown_on_demand(call, place, monkeypatch)
     def fail(*arguments, **options):
         raise ArithmeticError("too odd")
 
-    monkeypatch.setattr("log1pnmf.cli.running.fits_along", fail)
+    monkeypatch.setattr("log1pnmf.cli.fit.fits_along", fail)
     arguments = ["sweep", "good.csv", "-k", 1, "-c", "1,2", "-o", "out"]
     done = call(*arguments)
     assert done.code == 1

@@ -3,27 +3,38 @@
 import csv
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from log1pnmf import Fit, fit_log1p_nmf
+from log1pnmf._common.archive import to_tree
 from log1pnmf._common.safe_files import BadFileError
-from log1pnmf.cli.run_folder import RunFolder, json_text, source_record
-from log1pnmf.cli.running import write_run, writing_run
+from log1pnmf.cli.run_folder import RunFolder, RunRecord, RunWriter, Source, claimed_for_run, json_text
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import read_table
 from log1pnmf.counts.text import CountTable
 from log1pnmf.counts.write import write_table
 from log1pnmf.fitting.fit import c_name
 
-RECORD = {
-    "command": "log1pnmf fit",
-    "source": {"path": "x.csv"},
-    "groupby": "type",
-    "filters": [],
-    "notes": [],
-}
+RECORD = RunRecord(
+    command="log1pnmf fit",
+    created="2026-01-01",
+    versions={},
+    source=Source("x.csv"),
+    source_format="csv",
+    reading={},
+    shape=(12, 6),
+    sample_columns=("type", "dose"),
+    groupby="type",
+    parameters={"c": math.inf},
+)
+
+
+def write_run(path, fits, table, *, record=RECORD, force=False):
+    with claimed_for_run(path, force=force) as folder:
+        RunWriter(folder, table, record, fits, [{"c": fit.c, "n": fit.n_iter} for fit in fits]).write()
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +53,20 @@ def fits(table):
 
 
 def test_everything_comes_back(tmp_path, table, fits):
-    write_run(tmp_path / "out", fits, table, record=RECORD)
+    write_run(tmp_path / "out", fits, table)
     run = RunFolder.open(tmp_path / "out")
     assert [fit.c for fit in run.fits] == [1.0, math.inf]
     np.testing.assert_array_equal(run.fit(1.0).factors, fits[0].factors)
     assert run.labels("type").tolist() == ["a", "b"] * 6
     assert run.samples["sample"].tolist() == table.sample_names.tolist()
     np.testing.assert_array_equal(run.samples["size_factor"], fits[0].size_factors)
-    assert run.record["shape"] == [12, 6]
-    assert run.record["versions"]["log1pnmf"]
+    measures = ({"c": 1.0, "n": fits[0].n_iter}, {"c": "inf", "n": fits[1].n_iter})
+    models = ("models/c=1.npz", "models/c=inf.npz")
+    assert run.record == replace(RECORD, models=models, parameters={"c": "inf"}, fits=measures)
 
 
 def test_tables_hold_every_digit(tmp_path, table, fits):
-    write_run(tmp_path / "out", fits, table, record=RECORD)
+    write_run(tmp_path / "out", fits, table)
     for name, values, rows in (
         ("loadings_c=inf.csv", fits[1].loadings, table.sample_names),
         ("factors_c=inf.csv", fits[1].factors, table.feature_names),
@@ -67,9 +79,9 @@ def test_tables_hold_every_digit(tmp_path, table, fits):
 
 
 def test_measures_are_a_table(tmp_path, table, fits):
-    measures = {"c": [1.0, math.inf], "log_likelihood": [-1.5, -2.0]}
-    write_run(tmp_path / "out", fits, table, record=RECORD, measures=measures)
-    assert (tmp_path / "out" / "sweep.csv").read_text() == "c,log_likelihood\n1,-1.5\ninf,-2.0\n"
+    write_run(tmp_path / "out", fits, table)
+    lines = f"c,n\n1,{fits[0].n_iter}\ninf,{fits[1].n_iter}\n"
+    assert (tmp_path / "out" / "sweep.csv").read_text() == lines
 
 
 def fail(*arguments, **options):
@@ -83,62 +95,52 @@ def everything(folder):
 @pytest.mark.parametrize("broken", ["fits[0].save", "replacing"])
 def test_where_no_fit_is_written_nothing_is(tmp_path, table, fits, monkeypatch, broken):
     if broken == "replacing":
-        monkeypatch.setattr("log1pnmf.cli.running.replacing", fail)
+        monkeypatch.setattr("log1pnmf.cli.run_folder.replacing", fail)
     else:
         monkeypatch.setattr(Fit, "save", fail)
     with pytest.raises(OSError, match="No space"):
-        write_run(tmp_path / "out", fits, table, record=RECORD)
+        write_run(tmp_path / "out", fits, table)
     assert not list(tmp_path.iterdir())
     monkeypatch.undo()
-    write_run(tmp_path / "out", fits[:1], table, record=RECORD)
+    write_run(tmp_path / "out", fits[:1], table)
     (tmp_path / "out" / "notes.txt").write_text("mine")
     before = everything(tmp_path)
     monkeypatch.setattr(Fit, "save", fail)
     with pytest.raises(OSError, match="No space"):
-        write_run(tmp_path / "out", fits, table, record=RECORD, force=True)
+        write_run(tmp_path / "out", fits, table, force=True)
     assert everything(tmp_path) == before
 
 
 def test_a_model_that_is_written_stays(tmp_path, table, fits, monkeypatch):
-    with writing_run(tmp_path / "out") as run:
-        run.write(fits[:1], table, record=RECORD)
-        monkeypatch.setattr("log1pnmf.cli.running.write_csv", fail)
+    with claimed_for_run(tmp_path / "out") as folder:
+        run = RunWriter(folder, table, RECORD)
+        run.keep(fits[0], {})
+        run.write()
+        run.keep(fits[1], {})
+        monkeypatch.setattr("log1pnmf.cli.run_folder.write_csv", fail)
         with pytest.raises(OSError, match="No space"):
-            run.write(fits, table, record=RECORD)
+            run.write()
     assert [fit.c for fit in RunFolder.open(tmp_path / "out").fits] == [1.0, math.inf]
     assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
 
 
 def test_a_folder_belongs_to_one_run(tmp_path, table, fits):
-    with writing_run(tmp_path / "out") as run:
+    with claimed_for_run(tmp_path / "out") as folder:
         for force in (False, True):
-            with pytest.raises(FileExistsError, match="in use"), writing_run(tmp_path / "out", force=force):
-                pass
-        run.write(fits[:1], table, record=RECORD)
+            with pytest.raises(FileExistsError, match="in use"):
+                write_run(tmp_path / "out", fits, table, force=force)
+        RunWriter(folder, table, RECORD, fits[:1], [{}]).write()
         with pytest.raises(FileExistsError, match="in use"):
-            write_run(tmp_path / "out", fits, table, record=RECORD, force=True)
+            write_run(tmp_path / "out", fits, table, force=True)
     assert len(RunFolder.open(tmp_path / "out").fits) == 1
-    write_run(tmp_path / "out", fits, table, record=RECORD, force=True)
-
-
-def test_force_leaves_what_is_not_of_a_run(tmp_path, table, fits):
-    write_run(tmp_path / "out", fits, table, record=RECORD)
-    (tmp_path / "out" / "notes.txt").write_text("mine")
-    write_run(tmp_path / "out", fits[1:], table, record=RECORD, force=True)
-    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
-    assert not (tmp_path / "out" / "loadings_c=1.csv").exists()
-
-
-def test_an_empty_folder_is_taken(tmp_path, table, fits):
-    (tmp_path / "out").mkdir()
-    write_run(tmp_path / "out", fits, table, record=RECORD)
-    assert len(RunFolder.open(tmp_path / "out").fits) == 2
+    write_run(tmp_path / "out", fits, table, force=True)
 
 
 def test_labels_named_like_our_columns_come_back(tmp_path, table, fits):
     own = {"sample": ["p", "q"] * 6, "size_factor": ["low", "high"] * 6, "sample_label": ["u", "v"] * 6}
     columns = {name: np.array(values) for name, values in own.items()}
-    write_run(tmp_path / "out", fits[:1], CountTable(table.counts, columns), record=RECORD)
+    record = replace(RECORD, sample_columns=tuple(own))
+    write_run(tmp_path / "out", fits[:1], CountTable(table.counts, columns), record=record)
     run = RunFolder.open(tmp_path / "out")
     assert run.samples["sample"].tolist() == table.sample_names.tolist()
     np.testing.assert_array_equal(run.samples["size_factor"], fits[0].size_factors)
@@ -156,7 +158,7 @@ def test_names_are_no_formulas_and_come_back(tmp_path, fits):
     names = np.array(FORMULAS, dtype=object)
     counts = Counts.from_any(np.random.default_rng(0).poisson(1.0, (12, 6)))
     named = CountTable(Counts(counts.by_row, None, names, names[:6]), {"=type": names})
-    write_run(tmp_path / "out", fits[:1], named, record=RECORD)
+    write_run(tmp_path / "out", fits[:1], named, record=replace(RECORD, sample_columns=("=type",)))
     run = RunFolder.open(tmp_path / "out")
     assert run.samples["sample"].tolist() == FORMULAS
     assert run.labels("=type").tolist() == FORMULAS
@@ -173,22 +175,22 @@ def test_names_are_no_formulas_and_come_back(tmp_path, fits):
 
 
 def test_only_runs_are_replaced(tmp_path, table, fits):
-    write_run(tmp_path / "out", fits, table, record=RECORD)
+    (tmp_path / "out").mkdir()  # an empty folder is taken
+    write_run(tmp_path / "out", fits, table)
+    (tmp_path / "out" / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="--force"):
-        write_run(tmp_path / "out", fits[:1], table, record=RECORD)
-    write_run(tmp_path / "out", fits[:1], table, record=RECORD, force=True)
+        write_run(tmp_path / "out", fits[:1], table)
+    write_run(tmp_path / "out", fits[:1], table, force=True)
     assert len(RunFolder.open(tmp_path / "out").fits) == 1
-    assert not (tmp_path / "out" / "models" / "c=inf.npz").exists()
+    assert not list((tmp_path / "out").rglob("*c=inf*"))
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.txt").write_text("years")
     with pytest.raises(FileExistsError, match="not the folder of a run"):
-        write_run(tmp_path / "precious", fits, table, record=RECORD, force=True)
+        write_run(tmp_path / "precious", fits, table, force=True)
     assert (tmp_path / "precious" / "thesis.txt").read_text() == "years"
-
-
-def test_same_c_twice_is_refused(tmp_path, table, fits):
     with pytest.raises(ValueError, match="different c"):
-        write_run(tmp_path / "out", [fits[0], fits[0]], table, record=RECORD)
+        write_run(tmp_path / "twice", [fits[0], fits[0]], table)
 
 
 def test_what_cannot_be_opened(tmp_path, table, fits):
@@ -196,7 +198,7 @@ def test_what_cannot_be_opened(tmp_path, table, fits):
         RunFolder.open(tmp_path / "no")
     with pytest.raises(BadFileError, match=r"no run\.json"):
         RunFolder.open(tmp_path)
-    write_run(tmp_path / "out", fits, table, record=RECORD)
+    write_run(tmp_path / "out", fits, table)
     run = RunFolder.open(tmp_path / "out")
     with pytest.raises(BadFileError, match="choose one"):
         run.fit()
@@ -207,6 +209,11 @@ def test_what_cannot_be_opened(tmp_path, table, fits):
     (tmp_path / "out" / "run.json").write_text("{")
     with pytest.raises(BadFileError, match="damaged"):
         RunFolder.open(tmp_path / "out")
+    for changed in ({"shape": "large"}, {"source": {"path": 3}}, {"label": "x"}, {"models": [5]}):
+        forged = {**to_tree(run.record), **changed}
+        (tmp_path / "out" / "run.json").write_text(json_text(forged))
+        with pytest.raises(BadFileError, match=rf"run\.json is damaged .*{next(iter(changed))}"):
+            RunFolder.open(tmp_path / "out")
     (tmp_path / "out" / "run.json").write_text(
         '{"format": "log1pnmf run", "format_version": 9, "models": []}'
     )
@@ -214,9 +221,9 @@ def test_what_cannot_be_opened(tmp_path, table, fits):
         RunFolder.open(tmp_path / "out")
 
 
-@pytest.mark.parametrize("c", [1.0, 1e-3, math.inf, 0.1 + 0.2, 123456789.0, 1 / 3])
-def test_name_of_c_is_that_number(c):
-    assert float(c_name(c)) == c
+def test_name_of_c_is_that_number():
+    for c in (1.0, 1e-3, math.inf, 0.1 + 0.2, 123456789.0, 1 / 3):
+        assert float(c_name(c)) == c
 
 
 def test_json_is_json():
@@ -226,7 +233,7 @@ def test_json_is_json():
 
 def test_source_is_known_by_its_content(tmp_path):
     (tmp_path / "a").write_text("counts")
-    first = source_record(tmp_path / "a")
+    first = Source.of(tmp_path / "a")
     (tmp_path / "a").write_text("Counts")
-    assert source_record(tmp_path / "a") != first
-    assert set(source_record(tmp_path)) == {"path"}
+    assert Source.of(tmp_path / "a") != first
+    assert Source.of(tmp_path) == Source(str(tmp_path))

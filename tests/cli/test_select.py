@@ -1,7 +1,6 @@
 """``log1pnmf select``: table, picture and suggestion; what is done is not lost."""
 
 import csv
-import importlib
 import json
 import math
 from importlib import import_module
@@ -11,23 +10,10 @@ import pytest
 
 import log1pnmf as lp
 
-pytest.importorskip("matplotlib")
 running = import_module("log1pnmf.analysis.select")  # `analysis.select` is the function
 
-QUICK = [
-    "--tol",
-    "1e-4",
-    "--jobs",
-    "1",
-    "--folds",
-    "2",
-    "--seeds",
-    "2",
-    "-c",
-    "inf",
-    "--size-factors",
-    "none",
-]
+QUICK = ["--jobs", "1", "--folds", "2", "--seeds", "2", "-c", "inf"]
+QUICK += ["--set", "tol=1e-4", "--set", "size_factors=none"]
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +62,6 @@ def test_no_suggestion_where_the_data_do_not_say(call, file, tmp_path):
 
 def test_interrupted_goes_on_and_gives_the_same(call, file, tmp_path, monkeypatch):
     whole = call("select", file, "-k", "1-3", "-o", tmp_path / "whole", "--json", *QUICK).json
-    running = importlib.import_module("log1pnmf.analysis.select")
     wait, calls = running.wait, iter(range(100))
 
     def one_by_one_and_pressed(pending, **options):

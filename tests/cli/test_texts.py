@@ -10,7 +10,7 @@ from log1pnmf import Log1pNMF
 from log1pnmf.counts.read import read_table
 from log1pnmf.fitting.new_samples import project
 
-QUICK = ["--tol", "1e-3", "--jobs", "1", "--no-report"]
+QUICK = ["--set", "tol=1e-3", "--jobs", "1", "--no-report"]
 
 
 THEMES = {"sea": "sail mast wind wave harbour crew", "kitchen": "bread oven flour butter salt knife"}
@@ -76,8 +76,7 @@ def test_new_texts_are_read_with_the_vocabulary_of_the_fit(call, corpus, tmp_pat
     place = {word: j for j, word in enumerate(table.feature_names)}
     values = table.counts.to_scipy().toarray()
     same = np.stack(
-        [values[:, place[word]] if word in place else np.zeros(2) for word in model.feature_names_in_],
-        axis=1,
+        [values[:, place[word]] if word in place else np.zeros(2) for word in model.feature_names_in_], axis=1
     )
     expected = project(model.fit_, same)
     np.testing.assert_allclose(np.array([row[1:] for row in body], dtype=float), expected)
@@ -89,10 +88,3 @@ def test_the_report_is_made_again_and_other_commands_read_texts(call, corpus, tm
     assert "50 samples" in call("info", corpus / "old").out
     assert call("convert", corpus / "old.csv", tmp_path / "c.h5ad", "--text", "body").code == 0
     assert read_table(tmp_path / "c.h5ad").labels("theme")[0] == rows(corpus / "old.csv")[1][1]
-
-
-def test_a_wrong_column_is_named(call, corpus, tmp_path):
-    done = call("fit", corpus / "old.csv", "--text", "bdy", "-k", 2, "-o", tmp_path / "run")
-    assert done.code == 2
-    assert "has no column 'bdy'; choose one of those there: name, theme, body" in done.err
-    assert not (tmp_path / "run").exists()

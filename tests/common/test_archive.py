@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf import Log1pNMF, __version__, fit_log1p_nmf
+from log1pnmf import Log1pNMF, __version__
 from log1pnmf._common import archive as persist
 from log1pnmf._common.archive import (
     FORMAT_VERSION,
@@ -63,9 +63,6 @@ def content():
         return path.read_bytes()
 
 
-# ---------------------------------------------------------------- there and back
-
-
 def test_everything_comes_back(tmp_path):
     path = tmp_path / "all"
     write_archive(path, ARRAYS, METADATA)
@@ -99,27 +96,6 @@ def test_numpy_numbers_and_tuples_are_made_plain(tmp_path):
     write_archive(tmp_path / "a", {}, given)
     _, metadata = read_archive(tmp_path / "a")
     assert {name: metadata[name] for name in "abcd"} == {"a": 3, "b": 0.1, "c": True, "d": [1, 2]}
-
-
-@pytest.mark.parametrize("options", [{"c": math.inf}, {"c": 2.0, "likelihood": "taylor"}, {"l1": 0.5}])
-def test_a_fit_comes_back(tmp_path, options):
-    y = np.random.default_rng(0).poisson(1.0, size=(12, 9))
-    y[3] = 0
-    fit = fit_log1p_nmf(y, 2, tol=1e-4, random_state=0, **options)
-    fit.save(tmp_path / "fit.npz")
-    again = Fit.load(tmp_path / "fit.npz")
-    for name in ("loadings", "factors", "size_factors"):
-        assert getattr(again, name).tobytes() == getattr(fit, name).tobytes()
-    assert list(again.history) == list(fit.history)
-    for name, column in fit.history.items():
-        np.testing.assert_array_equal(again.history[name], column)
-        assert again.history[name].dtype == column.dtype
-    plain = ("c", "log_likelihood", "approximate_log_likelihood", "objective", "kkt_residual", "converged")
-    for name in (*plain, "n_iter", "seconds", "settings", "messages", "link", "n_components"):
-        assert getattr(again, name) == getattr(fit, name), name
-
-
-# ---------------------------------------------------------------- whole or not at all
 
 
 class DiskError(Exception):
@@ -162,31 +138,16 @@ def test_places_and_values_that_cannot_be(tmp_path):
     with pytest.raises(TypeError, match="checkpoint must be the path of a file, got 3"):
         check_writable(3, "checkpoint")
     path = tmp_path / "file"
-    with pytest.raises(TypeError, match="array 'x' holds Python objects"):
+    with pytest.raises(ValueError, match="Object arrays cannot be saved"):
         write_archive(path, {"x": np.array([{}, None])}, {"kind": "k"})
-    with pytest.raises(TypeError, match="array 'x' has fields"):
-        write_archive(path, {"x": np.zeros(2, dtype=[("a", "f8")])}, {"kind": "k"})
-    for name in ("metadata", "a/b", "", "x\n"):
-        with pytest.raises(ValueError, match="names of arrays"):
-            write_archive(path, {name: np.zeros(2)}, {"kind": "k"})
-    with pytest.raises(ValueError, match=r"metadata\['kind'\] must be a string, got None"):
-        write_archive(path, {}, {})
-    with pytest.raises(TypeError, match=r"metadata\['a'\]\[1\] cannot be saved: set"):
+    with pytest.raises(TypeError, match=r"metadata cannot hold \{1\}"):
         write_archive(path, {}, {"kind": "k", "a": [0, {1}]})
-    with pytest.raises(TypeError, match=r"metadata\['a'\] cannot be saved: dict"):
-        write_archive(path, {}, {"kind": "k", "a": {1: 2}})
     assert list(tmp_path.iterdir()) == []
 
 
-# ---------------------------------------------------------------- what is not ours
-
-
-def test_missing_files_are_missing(tmp_path):
+def test_other_kinds_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_archive(tmp_path / "none")
-
-
-def test_other_kinds_are_refused(tmp_path):
     write_archive(tmp_path / "a", {}, {"kind": "model"})
     with pytest.raises(ValueError, match="holds a model, not a fit"):
         Fit.load(tmp_path / "a")
@@ -325,9 +286,6 @@ def test_flipped_bytes_are_refused_or_do_not_matter(tmp_path_factory, flips):
 def test_spliced_files_are_refused_or_do_not_matter(tmp_path_factory, start, end, filling):
     damaged = WHOLE[: min(start, end)] + filling + WHOLE[max(start, end) :]
     unchanged_or_refused(tmp_path_factory.getbasetemp(), damaged)
-
-
-# ---------------------------------------------------------------- dataclasses
 
 
 @dataclass(frozen=True, eq=False)

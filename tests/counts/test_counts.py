@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from scipy import sparse, stats
+from scipy import sparse
 from scipy.special import gammaln
 
 from log1pnmf.counts import compress as sparse_rows
@@ -89,10 +89,13 @@ class TestForms:
         assert_holds(Counts.from_any(np.asarray(Y, dtype=dtype, order=order)), Y)
 
     @pytest.mark.parametrize("dtype", [t for t in DTYPES if t is not np.float16])
-    @pytest.mark.parametrize("form", FORMATS)
-    def test_every_dtype_of_every_sparse_format(self, dtype, form):
+    def test_every_dtype_of_every_sparse_format(self, dtype):
         Y = np.minimum(random_counts(7, 5, density=0.6), 1)
-        assert_holds(Counts.from_any(sparse.csr_array(Y.astype(dtype)).asformat(form)), Y)
+        for form in FORMATS:
+            assert_holds(Counts.from_any(sparse.csr_array(Y.astype(dtype)).asformat(form)), Y)
+        swapped = sparse.csr_array(Y.astype(np.float32))
+        swapped.data = swapped.data.astype(">f4")
+        assert_holds(Counts.from_any(swapped), Y)
 
     @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
     @given(count_arrays)
@@ -107,12 +110,6 @@ class TestForms:
         ):
             assert_same_arrays(Counts.from_any(form), expected)
 
-    def test_swapped_byte_order_in_sparse_arrays(self):
-        Y = random_counts(6, 4)
-        swapped = sparse.csr_array(Y.astype(np.float32))
-        swapped.data = swapped.data.astype(">f4")
-        assert_holds(Counts.from_any(swapped), Y)
-
     def test_frames_carry_their_names(self):
         frame = pd.DataFrame({"a": [1, 0], "b": [0, 2]}, index=["x", "y"])
         counts = Counts.from_any(frame)
@@ -120,16 +117,12 @@ class TestForms:
         assert counts.feature_names.tolist() == ["a", "b"]
         assert counts.sample_names.tolist() == ["x", "y"]
 
-    def test_frames_without_string_names_have_none(self):
-        counts = Counts.from_any(pd.DataFrame([[1, 0], [0, 2]]))
-        assert counts.feature_names is None
-        assert counts.sample_names is None
-        assert Counts.from_any([[1]]).feature_names is None
-
     @pytest.mark.parametrize("dtype", ["int64", "float32", "uint8", "Int64", "boolean"])
-    def test_frame_dtypes(self, dtype):
+    def test_frames_of_any_kind_without_names(self, dtype):
         Y = np.minimum(random_counts(6, 4), 1)
-        assert_holds(Counts.from_any(pd.DataFrame(Y).astype(dtype)), Y)
+        counts = Counts.from_any(pd.DataFrame(Y).astype(dtype))
+        assert_holds(counts, Y)
+        assert counts.feature_names is counts.sample_names is Counts.from_any([[1]]).feature_names is None
 
     def test_frame_with_sparse_columns(self):
         Y = random_counts(6, 4)
@@ -138,13 +131,10 @@ class TestForms:
         assert_holds(counts, Y)
         assert counts.feature_names.tolist() == list("abcd")
 
-    def test_counts_pass_through(self):
-        counts = Counts.from_any([[1]])
+    def test_counts_pass_through_and_out(self):
+        counts = Counts.from_any(Y := random_counts(9, 6))
         assert Counts.from_any(counts) is counts
-
-    def test_to_scipy(self):
-        Y = random_counts(9, 6)
-        np.testing.assert_array_equal(Counts.from_any(Y).to_scipy().toarray(), Y)
+        np.testing.assert_array_equal(counts.to_scipy().toarray(), Y)
 
 
 class TestCleaning:
@@ -173,10 +163,8 @@ class TestCleaning:
         csr = sparse.csr_array((np.full(3, 100, np.int8), [1, 1, 1], [0, 3]), shape=(1, 2))
         assert_holds(Counts.from_any(coo), [[0, 300]])
         assert_holds(Counts.from_any(csr), [[0, 300]])
-
-    def test_duplicate_float32_values_are_summed_in_double(self):
-        csr = sparse.csr_array((np.float32([2**24, 1]), [0, 0], [0, 2]), shape=(1, 1))
-        assert Counts.from_any(csr).total == 2**24 + 1
+        single = sparse.csr_array((np.float32([2**24, 1]), [0, 0], [0, 2]), shape=(1, 1))
+        assert Counts.from_any(single).total == 2**24 + 1
 
     def test_stale_flags_of_scipy_do_not_matter(self):
         csr = sparse.csr_array((np.float32([1, 2]), np.int32([0, 1]), np.int32([0, 2])), shape=(1, 2))
@@ -269,22 +257,12 @@ class TestValues:
             assert Counts.from_any([[0.1]]).by_row.values[0] == 0.1
         with pytest.warns(UserWarning, match="non-integer"):
             assert Counts.from_any([[0.5]]).by_row.values.dtype == np.float32
-
-    def test_values_beyond_the_range_of_float32(self):
         assert Counts.from_any([[1e99]]).by_row.values[0] == 1e99
 
     @given(count_arrays.map(lambda Y: Y % 1000))
     def test_log_factorial(self, Y):
         expected = math.fsum(math.lgamma(y + 1) for y in Y.ravel())
         assert Counts.from_any(Y).log_factorial == pytest.approx(expected, rel=1e-13, abs=1e-13)
-
-    def test_log_factorial_completes_the_poisson_likelihood(self):
-        Y = random_counts(20, 30)
-        mean = np.random.default_rng(1).uniform(0.1, 4, Y.shape)
-        direct = stats.poisson.logpmf(Y, mean).sum()
-        assert (Y * np.log(mean) - mean).sum() - Counts.from_any(Y).log_factorial == pytest.approx(
-            direct, rel=1e-12
-        )
 
     @given(count_arrays)
     def test_summaries(self, Y):
@@ -297,8 +275,9 @@ class TestValues:
         np.testing.assert_allclose(counts.by_column.row_sums(), Y.sum(axis=0), rtol=1e-14)
 
     def test_row_sums_are_added_in_double(self):
-        Y = np.ones((1, 2**24 + 5), dtype=np.float32)
-        assert Counts.from_any(sparse.csr_array(Y)).total == 2**24 + 5
+        n = 2**24 + 5
+        ones = sparse.csr_array((np.ones(n, np.float32), np.arange(n, dtype=np.int32), [0, n]), shape=(1, n))
+        assert Counts.from_any(ones).total == n
 
     def test_a_matrix_of_zeros_is_legal(self):
         for form in (np.zeros((3, 2)), sparse.csr_array((3, 2)), sparse.csc_array((3, 2))):
@@ -314,18 +293,13 @@ class TestMemory:
         matrix.indices = matrix.indices.astype(np.int32)
         return matrix
 
-    def test_canonical_csr_is_shared(self):
-        csr = self.canonical()
-        counts = Counts.from_any(csr)
-        assert np.shares_memory(counts.by_row.values, csr.data)
-        assert np.shares_memory(counts.by_row.indices, csr.indices)
-        assert csr.data.flags.writeable
-
-    def test_canonical_csc_is_shared_by_column(self):
-        csc = self.canonical(sparse.csc_array)
-        counts = Counts.from_any(csc)
-        assert np.shares_memory(counts.by_column.values, csc.data)
-        assert np.shares_memory(counts.by_column.indices, csc.indices)
+    @pytest.mark.parametrize(("form", "side"), [("csr", "by_row"), ("csc", "by_column")])
+    def test_canonical_arrays_are_shared(self, form, side):
+        matrix = self.canonical(getattr(sparse, f"{form}_array"))
+        rows = getattr(Counts.from_any(matrix), side)
+        assert np.shares_memory(rows.values, matrix.data)
+        assert np.shares_memory(rows.indices, matrix.indices)
+        assert matrix.data.flags.writeable
 
     def test_result_cannot_be_changed(self):
         counts = Counts.from_any(self.canonical())
@@ -339,9 +313,9 @@ class TestMemory:
     @pytest.mark.parametrize("form", ["csr", "csc"])
     def test_a_fit_sized_matrix_costs_one_more_copy(self, form):
         """The checks and the transpose add little more than the transpose itself holds."""
-        matrix = sparse.random(4000, 3000, density=0.5, format="csr", dtype=np.float32, random_state=0)
-        matrix.data[:] = 1 + np.arange(matrix.nnz) % 3
-        matrix = matrix.asformat(form)
+        indices, indptr = np.tile(np.arange(0, 3000, 2, dtype=np.int32), 4000), np.arange(4001) * 1500
+        values = 1 + np.arange(len(indices), dtype=np.float32) % 3
+        matrix = sparse.csr_array((values, indices, indptr), shape=(4000, 3000)).asformat(form)
         held = matrix.data.nbytes + matrix.indices.nbytes
         tracemalloc.start()
         counts = Counts.from_any(matrix)

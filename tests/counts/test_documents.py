@@ -73,25 +73,13 @@ def test_a_folder_of_10x_stays_one(tmp_path):
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        (
-            "id,review\na,good\n",
-            {"text": "reviw"},
-            "has no column 'reviw'; choose one of those there: id, review",
-        ),
+        ("id,review\na,good\n", {"text": "reviw"}, "has no column 'reviw'; choose .*: id, review"),
         ("id,review\n", {"text": "review"}, "has no rows below its first line"),
-        (
-            "id,review\na,good, bad\n",
-            {"text": "review"},
-            "3 cells in row 2, but 2 in the first; texts with a comma",
-        ),
+        ("id,review\na,good, bad\n", {"text": "review"}, "3 cells in row 2, but 2 in the first; texts with"),
         ("id,review\na,!\n", {"text": "review"}, "has no words that are counted"),
         (b"id,review\na,\xff\xfe\n", {"text": "review"}, "is not text in UTF-8"),
         ("id,a\nx,1\n", {"stop_words": "english"}, "stop words are for texts"),
-        (
-            "id,review\na,good\n",
-            {"text": "review", "stop_words": "klingon"},
-            "or a file with one word in a line",
-        ),
+        ("id,review\na,good\n", {"text": "review", "stop_words": "klingon"}, "or a file with one word"),
     ],
 )
 def test_refused_tables(tmp_path, content, options, message):

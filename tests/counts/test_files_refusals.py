@@ -2,6 +2,7 @@
 
 import gzip
 
+import anndata
 import h5py
 import numpy as np
 import pytest
@@ -13,8 +14,6 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import read_table
 from log1pnmf.counts.text import CountTable
 from log1pnmf.counts.write import write_table
-
-anndata = pytest.importorskip("anndata")
 
 MARKET = "%%MatrixMarket matrix coordinate integer general\n"
 
@@ -69,12 +68,9 @@ def test_truncated_files(tmp_path, name, part):
         read_table(path)
 
 
-def test_missing_file(tmp_path):
+def test_what_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="does not exist"):
         read_table(tmp_path / "no.h5ad")
-
-
-def test_folder_without_a_matrix(tmp_path):
     with pytest.raises(BadFileError, match=r"one matrix.mtx.*none"):
         read_table(tmp_path)
 
@@ -93,45 +89,31 @@ def test_tenx_files_that_do_not_belong_together(tmp_path):
         read_table(tmp_path)
 
 
-def test_tenx_h5_with_parts_missing(tmp_path):
-    with h5py.File(tmp_path / "t.h5", "w") as file:
-        file["matrix/data"] = np.arange(3)
-    with pytest.raises(BadFileError, match="barcodes missing"):
-        read_table(tmp_path / "t.h5")
+@pytest.mark.parametrize(
+    ("name", "parts", "message"),
+    [
+        ("t.h5", {"matrix/data": np.arange(3)}, "barcodes missing"),
+        ("t.h5", {"hg19/barcodes": [b"x"], "mm10/barcodes": [b"x"]}, "hg19, mm10"),
+        ("t.h5ad", {"X": np.eye(2)}, "no AnnData"),
+    ],
+)
+def test_hdf5_of_other_things(tmp_path, name, parts, message):
+    with h5py.File(tmp_path / name, "w") as file:
+        for place, values in parts.items():
+            file[place] = values
+    with pytest.raises(BadFileError, match=message):
+        read_table(tmp_path / name)
 
 
-def test_tenx_h5_of_several_genomes(tmp_path):
-    with h5py.File(tmp_path / "t.h5", "w") as file:
-        for genome in ("hg19", "mm10"):
-            file[f"{genome}/barcodes"] = [b"x"]
-    with pytest.raises(BadFileError, match="hg19, mm10"):
-        read_table(tmp_path / "t.h5")
-
-
-def test_h5ad_without_the_layer(tmp_path):
-    adata = anndata.AnnData(X=np.eye(2, dtype=np.float32), layers={"spliced": np.eye(2, dtype=np.float32)})
-    adata.write_h5ad(tmp_path / "t.h5ad")
-    with pytest.raises(BadFileError, match="no layer 'counts'; choose one of spliced, X"):
-        read_table(tmp_path / "t.h5ad", layer="counts")
-    with pytest.raises(BadFileError, match=r"no sample column 'type'"):
-        read_table(tmp_path / "t.h5ad").labels("type")
-
-
-def test_h5ad_that_is_no_anndata(tmp_path):
-    with h5py.File(tmp_path / "t.h5ad", "w") as file:
-        file["X"] = np.eye(2)
-    with pytest.raises(BadFileError, match="no AnnData"):
-        read_table(tmp_path / "t.h5ad")
-
-
-def test_normalised_h5ad_names_other_layers(tmp_path):
-    adata = anndata.AnnData(X=np.full((2, 2), 0.5, dtype=np.float32), layers={"umi": np.eye(2)})
-    adata.write_h5ad(tmp_path / "t.h5ad")
+def test_layers_that_are_not_there(tmp_path):
+    path = tmp_path / "t.h5ad"
+    anndata.AnnData(X=np.full((2, 2), 0.5, dtype=np.float32), layers={"umi": np.eye(2)}).write_h5ad(path)
+    with pytest.raises(BadFileError, match="no layer 'counts'; choose one of umi, X"):
+        read_table(path, layer="counts")
     with pytest.raises(BadFileError, match=r"--layer \(umi\)"):
-        read_table(tmp_path / "t.h5ad")
-
-
-def test_layers_are_for_formats_that_have_them(tmp_path):
+        read_table(path)
+    with pytest.raises(BadFileError, match=r"no sample column 'type'"):
+        read_table(path, layer="umi").labels("type")
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
     with pytest.raises(BadFileError, match="no layers"):
         read_table(tmp_path / "t.csv", layer="counts")
@@ -152,9 +134,6 @@ def test_npz_of_other_things(tmp_path):
 def test_sample_names_that_occur_twice_are_a_note(tmp_path):
     (tmp_path / "t.csv").write_text("cell,a,b\nx,1,2\nx,3,4\n")
     assert any("'x'" in note for note in read_table(tmp_path / "t.csv").notes)
-
-
-# ---------------------------------------------------------------- writing
 
 
 def test_what_is_there_is_not_overwritten(tmp_path):

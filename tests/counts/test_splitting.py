@@ -4,14 +4,13 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse, stats
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
-from log1pnmf.analysis.heldout import (
-    heldout_features,
-    heldout_log_likelihood,
-)
+from log1pnmf.analysis.heldout import heldout_features, heldout_log_likelihood
+from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import folds, split_counts, training_size_factors
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.model.link import ShiftedLog
@@ -31,9 +30,6 @@ def simulated(seed=0, shape=(60, 40), mean=4.0):
 
 def dense(counts):
     return counts.to_scipy().toarray()
-
-
-# ---------------------------------------------------------------- the parts
 
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csc_array, sparse.coo_array])
@@ -115,8 +111,7 @@ def test_folds_share_no_count(share):
 
 
 def test_names_are_kept():
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(simulated(shape=(3, 4)), index=list("abc"), columns=list("wxyz"))
+    frame = pd.DataFrame(simulated(shape=(3, 4)), index=list("abc"), columns=list("wxyz"))
     for part in split_counts(frame, 0.5, random_state=0):
         assert list(part.sample_names) == list("abc")
         assert list(part.feature_names) == list("wxyz")
@@ -148,9 +143,6 @@ def test_folds_refuse_what_cannot_be_disjoint():
         folds([[1, 2]], 1)
 
 
-# ---------------------------------------------------------------- the scale of c
-
-
 @pytest.mark.parametrize("c", [0.05, 0.8, 3.0, math.inf])
 def test_smaller_exposure_is_a_smaller_c(c):
     """Size factors of 1 - eps at c, and the usual ones at (1 - eps) c, are the same model."""
@@ -177,9 +169,6 @@ def test_fit_to_a_training_part_is_of_the_whole_datas_rates():
     rates = [fit.link.inverse(fit.loadings @ fit.factors.T) for fit in (part, whole)]
     assert rates[0].sum() == pytest.approx(rates[1].sum(), rel=0.01)
     assert np.corrcoef(rates[0].ravel(), rates[1].ravel())[0, 1] > 0.99
-
-
-# ---------------------------------------------------------------- the score
 
 
 @pytest.mark.parametrize("c", [0.01, 2.0, math.inf])
@@ -239,9 +228,6 @@ def test_score_refuses_other_shapes():
         heldout_log_likelihood(fit, train, dense(test)[:10], test_fraction=0.2)
 
 
-# ---------------------------------------------------------------- samples left out
-
-
 @pytest.fixture
 def no_prior(monkeypatch):
     """Held-out samples' loadings by maximum likelihood, as `project` finds them."""
@@ -288,12 +274,13 @@ def test_features_left_out_are_predicted_from_the_others(sizes):
     loadings = project(part, y[60:, given], new_sizes, n_jobs=1)
     means = new_sizes[:, None] * fit.link.inverse(loadings @ fit.factors[scored].T)
     options = {"scored": scored, "size_factors": None if sizes == "total" else new_sizes}
-    found = heldout_features(fit, y[:60], y[60:], background=0.0, **options)
+    totals = y[:60].sum(axis=0, dtype=float)
+    found = heldout_features(fit, totals, Counts.from_any(y[60:]), background=0.0, **options)
     np.testing.assert_allclose(found, mixed(y[60:, scored], means), rtol=1e-8)
     # what the scored features were like in the new samples has no part in the prediction
     other = y[60:].copy()
     other[:, scored] = 0
-    changed = heldout_features(fit, y[:60], other, background=0.0, **options)
+    changed = heldout_features(fit, totals, Counts.from_any(other), background=0.0, **options)
     np.testing.assert_allclose(changed, mixed(0, means), rtol=1e-8)
 
 
@@ -302,10 +289,10 @@ def test_one_count_that_is_far_off_does_not_decide():
     y = simulated(shape=(90, 40), mean=10.0)
     fit = fit_log1p_nmf(y[:60], 3, c=0.5, size_factors="none", **OPTIONS)
     options = {"scored": np.array([1, 4, 9]), "size_factors": np.ones(30)}
-    before = heldout_features(fit, y[:60], y[60:], **options)
     off = y[60:].copy()
     off[0, 4] += 1000
-    after = heldout_features(fit, y[:60], off, **options)
+    totals = y[:60].sum(axis=0, dtype=float)
+    before, after = (heldout_features(fit, totals, Counts.from_any(new), **options) for new in (y[60:], off))
     assert (before[1:] == after[1:]).all()
     mean = max(y[60, 4], 1.0)
     assert after[0] > before[0] - 3.0 * (1000.0 / mean) - 10.0  # Poisson: 1000 * log(1000 / mean)

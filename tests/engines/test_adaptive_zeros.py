@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
-from tests.reference_engine import ReferenceEngine
+from tests.reference_engine import ReferenceEngine, both_sides
 
 from log1pnmf._core import runnable_kernels
 from log1pnmf.counts.compress import Pattern
@@ -170,13 +170,8 @@ def test_steps_lower_the_loss_and_agree(c, dispersed, adaptive):
 def test_any_number_of_threads_gives_the_same_bits(n_threads):
     exact, problem, chosen_at, (loadings, factors) = case(7, n=300, m=200, K=4)
     one, many = NativeEngine(problem, 1), NativeEngine(problem, n_threads)
-    for side, start, design in (
-        (problem.loadings_side, loadings, factors),
-        (problem.factors_side, factors, loadings),
-    ):
-        np.testing.assert_array_equal(
-            one.half_step(side, start, design).values, many.half_step(side, start, design).values
-        )
+    for side in both_sides(problem, loadings, factors):
+        np.testing.assert_array_equal(one.half_step(*side).values, many.half_step(*side).values)
     assert one.zero_errors(loadings, factors) == many.zero_errors(loadings, factors)
     for first, second in zip(
         NativeEngine(exact, 1).survey_zeros(*chosen_at, caps_for(1e-4)),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.reference_engine import ReferenceEngine
+from tests.reference_engine import ReferenceEngine, both_sides
 
 from log1pnmf._core import runnable_kernels
 from log1pnmf.counts import Counts, open_counts
@@ -58,7 +58,6 @@ def cases():
         yield f"dispersed, c={c}", dispersed
         yield f"dispersed and adaptive, c={c}", adaptive(dispersed, ReferenceEngine(dispersed))
     yield "large counts", problem_of(1.0, scale=1e7)
-    yield "large counts, identity", problem_of(math.inf, scale=1e10)
 
 
 CASES = dict(cases())
@@ -68,10 +67,7 @@ CASES = dict(cases())
 def test_half_steps_are_those_of_the_reference(name):
     problem, (loadings, factors) = CASES[name], point()
     native, reference = NativeEngine(problem, 1), ReferenceEngine(problem)
-    for side, start, design in (
-        (problem.loadings_side, loadings, factors),
-        (problem.factors_side, factors, loadings),
-    ):
+    for side, start, design in both_sides(problem, loadings, factors):
         ours, theirs = native.half_step(side, start, design), reference.half_step(side, start, design)
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-9)
         scale = np.abs(theirs.gradient).max()
@@ -91,10 +87,7 @@ def test_batches_may_be_many_and_of_any_size(name, kernel):
     problem = replace(problem, batches=batches)
     native, reference = NativeEngine(problem, 1, kernel), ReferenceEngine(problem)
     loadings, factors = point()
-    for side, start, design in (
-        (problem.loadings_side, loadings, factors),
-        (problem.factors_side, factors, loadings),
-    ):
+    for side, start, design in both_sides(problem, loadings, factors):
         loss, gradient = reference.evaluate(side, start, design)
         step = native.half_step(side, start, design)
         assert step.loss == pytest.approx(loss, rel=1e-9)
@@ -139,10 +132,7 @@ def test_zeros_are_surveyed_with_the_exposure_of_their_batch(name):
 @pytest.mark.parametrize("name", CASES)
 def test_any_number_of_threads_gives_the_same_bits(name):
     problem, (loadings, factors) = CASES[name], point()
-    for side, start, design in (
-        (problem.loadings_side, loadings, factors),
-        (problem.factors_side, factors, loadings),
-    ):
+    for side, start, design in both_sides(problem, loadings, factors):
         one, three = (NativeEngine(problem, n).half_step(side, start, design) for n in (1, 3))
         assert (one.values == three.values).all()
         assert one.loss == three.loss
@@ -209,36 +199,18 @@ def test_sums_after_short_steps_are_those_of_the_improved_factors(name, kernel):
         assert step.batch_sums == pytest.approx(native.batch_sums(loadings, factors), rel=1e-10)
 
 
-@pytest.mark.parametrize("kernel", runnable_kernels())
-def test_one_newton_step_of_the_effects_leads_to_their_optimum(kernel):
+def test_one_newton_step_of_the_effects_leads_to_their_optimum():
     problem = CASES["exact, c=1.0"]
     means = NativeEngine(problem, 1).batch_sums(*point())
     best = renewed_effects(problem, *point(), sums=lambda *_: means)[0]
     for away in (best.effects**3, best.effects * 1.01):  # far, or of another level
-        engine = NativeEngine(replace(problem, batches=replace(best, effects=away)), 1, kernel)
+        engine = NativeEngine(replace(problem, batches=replace(best, effects=away)), 1)
         assert engine.next_effects(means) is None
     logs = best.logs + 1e-3 * np.random.default_rng(0).normal(size=best.effects.shape)
     logs -= logs.mean(axis=0)
     logs -= (logs @ best.feature_weights(problem.counts))[:, None]
-    near = NativeEngine(replace(problem, batches=replace(best, effects=np.exp(logs))), 1, kernel)
+    near = NativeEngine(replace(problem, batches=replace(best, effects=np.exp(logs))), 1)
     assert near.next_effects(means) == pytest.approx(best.effects, rel=1e-5)
-
-
-@pytest.mark.parametrize("kernel", runnable_kernels())
-@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
-def test_effects_that_have_not_changed_much_are_extrapolated(kernel, beta):
-    problem, rng = CASES["exact, c=1.0"], np.random.default_rng(0)
-    engine = NativeEngine(problem, 1, kernel)
-    for m in (1, 7, 8, 65):
-        since = np.exp(rng.normal(size=(B, m)))
-        for spread in (0.0, 1e-9, 0.0155, 0.1, 0.4):
-            to = since * np.exp(rng.uniform(-spread, spread, (B, m)))
-            expected = np.exp(np.log(to) + beta * (np.log(to) - np.log(since)))
-            assert engine.further_effects(to, since, beta) == pytest.approx(expected, rel=1e-14)
-        assert engine.further_effects(1.6 * since, since, beta) is None
-        assert (engine.further_effects(np.ones((B, m)), np.ones((B, m)), beta) == 1.0).all()
-    bounded = engine.further_effects(np.array([[1e9, 1e-9]]), np.array([[0.99e9, 1.01e-9]]), 1.0)
-    assert bounded.tolist() == [[1e9, 1e-9]]
 
 
 @pytest.mark.gpu
@@ -249,10 +221,7 @@ def test_pytorch_gives_what_the_compiled_engine_gives(name, precision, close):
 
     problem, (loadings, factors) = CASES[name], point()
     native, torch = NativeEngine(problem, 1), TorchEngine(problem, precision=precision)
-    for side, begin, design in (
-        (problem.loadings_side, loadings, factors),
-        (problem.factors_side, factors, loadings),
-    ):
+    for side, begin, design in both_sides(problem, loadings, factors):
         start = begin
         for _ in range(3):  # far away, rows may take more steps in one of them
             start = native.half_step(side, start, design).values

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
-from tests.reference_engine import ReferenceEngine
+from tests.reference_engine import ReferenceEngine, both_sides
 
 from log1pnmf.counts import open_counts
 from log1pnmf.counts.counts import Counts
@@ -52,10 +52,6 @@ def random_bounds(values, seed):
     lower[kind == 3], upper[kind == 3] = 0.5 * values[kind == 3], 1.1 * values[kind == 3]
     penalty[kind == 4] = rng.uniform(0.0, 5.0, (kind == 4).sum())
     return Bounds(lower, upper, penalty)
-
-
-def both_sides(problem, loadings, factors):
-    return (problem.loadings_side, loadings, factors), (problem.factors_side, factors, loadings)
 
 
 def check_held(bounds, start, values):

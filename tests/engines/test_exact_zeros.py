@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.reference_engine import ReferenceEngine
+from tests.reference_engine import ReferenceEngine, both_sides
 
 from log1pnmf import _core
 from log1pnmf.counts.counts import Counts
@@ -39,10 +39,6 @@ def example(spread, *, c=1.0, K=3, n=90, m=400, dispersed=False, batches=None, s
     return Problem(Counts.from_any(y), sizes, link, noise=noise, batches=own), loadings, factors
 
 
-def sides(problem, loadings, factors):
-    return (problem.loadings_side, loadings, factors), (problem.factors_side, factors, loadings)
-
-
 FORMS = {
     "poisson": {},
     "small c": {"c": 1e-2},
@@ -69,7 +65,7 @@ def test_examples_have_sparse_and_dense_rows():
 def test_loss_and_gradient_of_a_half_step_are_exact(form, spread, kernel):
     problem, loadings, factors = example(spread, **FORMS[form])
     native, reference = NativeEngine(problem, 1, kernel), ReferenceEngine(problem)
-    for side, start, design in sides(problem, loadings, factors):
+    for side, start, design in both_sides(problem, loadings, factors):
         loss, gradient = reference.evaluate(side, start, design)
         step = native.half_step(side, start, design)
         assert step.loss == pytest.approx(loss, rel=1e-11)
@@ -87,7 +83,7 @@ def test_half_steps_lower_the_loss_and_end_at_the_optimum(form, spread, kernel):
     """Hessians of zeros may be a fifth off; what they lead to may not."""
     problem, loadings, factors = example(spread, **FORMS[form])
     engine, rng = NativeEngine(problem, 1, kernel), np.random.default_rng(1)
-    for side, start, design in sides(problem, loadings, factors):
+    for side, start, design in both_sides(problem, loadings, factors):
         rows, before = start * rng.uniform(0.05, 5.0, start.shape), math.inf
         for _ in range(60):
             step = engine.half_step(side, rows, design)
@@ -102,7 +98,7 @@ def test_half_steps_lower_the_loss_and_end_at_the_optimum(form, spread, kernel):
 @pytest.mark.parametrize("form", ["poisson", "batches", "dispersed"])
 def test_bits_do_not_depend_on_threads(form, spread):
     problem, loadings, factors = example(spread, n=400, m=700, **FORMS[form])
-    for side, start, design in sides(problem, loadings, factors):
+    for side, start, design in both_sides(problem, loadings, factors):
         one, three = (NativeEngine(problem, n).half_step(side, start, design) for n in (1, 3))
         np.testing.assert_array_equal(one.values, three.values)
         assert one.loss == three.loss

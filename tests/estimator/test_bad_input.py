@@ -34,27 +34,8 @@ def with_entry(value, at=(3, 4)):
 
 COUNTS = [
     (with_entry(-1), ValueError, r"1 negative entry \(first at row 3, column 4\); pass raw counts"),
-    (with_entry(np.nan), ValueError, r"NaN in 1 entry \(first at row 3, column 4\); drop or fill"),
-    (with_entry(np.inf), ValueError, r"infinity .* \(first at row 3, column 4\); pass finite raw counts"),
-    (with_entry(1e200), ValueError, r"1 entry above 1e\+100 \(first at row 3, column 4: 1e\+200\)"),
-    (np.full((3, 3), "a"), ValueError, r"not compatible with arrays of bytes/strings.*Convert your data"),
-    (
-        pd.DataFrame({"gene": [1, 2], "cell": ["a", "b"]}),
-        ValueError,
-        r"counts must be numbers: could not convert string to float: 'a'; drop columns of text",
-    ),
-    (
-        np.array([[{"a": 1}, 2]], dtype=object),
-        TypeError,
-        "argument must be a string.* number",
-    ),
-    (Y + 1j, ValueError, "Complex data not supported"),
     (Y[0], ValueError, r"(?s)Expected 2D array, got 1D array instead.*Reshape your data"),
-    (np.ones((2, 2, 2)), ValueError, "dim 3"),
-    (np.array(5), ValueError, r"(?s)Expected 2D array, got scalar array instead.*Reshape your data"),
     (None, TypeError, "counts is None; pass a matrix of counts"),
-    (np.empty((0, 7)), ValueError, r"0 sample\(s\) \(shape=\(0, 7\)\) while a minimum of 1 is required"),
-    (np.empty((12, 0)), ValueError, r"0 feature\(s\) \(shape=\(12, 0\)\) while a minimum of 1 is required"),
     (np.zeros((12, 7)), ValueError, r"counts are all zero \(shape \(12, 7\)\): pass data with at least one"),
     (sparse.csr_array((12, 7)), ValueError, r"counts are all zero \(shape \(12, 7\)\)"),
 ]
@@ -68,50 +49,45 @@ def test_counts(counts, error, message):
 
 
 PARAMETERS = [
-    ("n_components", 0, ValueError, "n_components must be at least 1, got 0"),
-    ("n_components", -1, ValueError, "n_components must be at least 1, got -1"),
-    ("n_components", 2.5, TypeError, "n_components must be a whole number, got 2.5"),
-    ("n_components", "a", TypeError, "n_components must be a whole number, got 'a'"),
-    ("n_components", None, TypeError, "n_components must be a whole number, got None"),
-    ("n_components", True, TypeError, "n_components must be a whole number, got True"),
-    ("c", 0, ValueError, "c must be positive or inf, got 0.0"),
-    ("c", -1, ValueError, "c must be positive or inf, got -1.0"),
-    ("c", np.nan, ValueError, "c must be positive or inf, got nan"),
-    ("c", "x", TypeError, r"c must be a number \(positive or inf\), got 'x'"),
-    ("c", None, TypeError, r"c must be a number \(positive or inf\), got None"),
+    *[({"n_components": k}, ValueError, f"n_components must be at least 1, got {k}") for k in (0, -1)],
+    *[({"n_components": k}, TypeError, f"must be a whole number, got {k!r}") for k in (2.5, "a", None, True)],
+    *[({"c": c}, ValueError, rf"c must be positive or inf, got {float(c)}") for c in (0, -1, np.nan)],
+    *[({"c": c}, TypeError, rf"c must be a number \(positive or inf\), got {c!r}") for c in ("x", None)],
+    ({"likelihood": "exakt"}, ValueError, "one of 'auto', 'adaptive', 'exact', 'chebyshev', 'taylor', got"),
+    *[({"likelihood": one}, ValueError, "one of 'auto', .*got") for one in (["exact"], np.ones(2))],
+    ({"engine": "gpu"}, ValueError, "one of 'auto', 'native', 'torch', 'streaming', got 'gpu'"),
+    ({"row_solver": "lbfgs"}, ValueError, "row_solver must be one of 'newton', 'coordinate', got 'lbfgs'"),
+    ({"max_iter": 0}, ValueError, "max_iter must be at least 1, got 0"),
+    *[({"max_iter": n}, TypeError, f"max_iter must be a whole number, got {n}") for n in (10.0, None)],
+    *[({"tol": t}, ValueError, f"finite and not negative, got {t}") for t in (-0.001, np.nan, np.inf)],
+    ({"tol": "small"}, TypeError, "tol must be a number, got 'small'"),
+    *[({"l1": one}, ValueError, f"l1 must be finite and not negative, got {one}") for one in (-1, np.inf)],
+    ({"l1": "x"}, TypeError, "l1 must be a number, got 'x'"),
+    ({"n_init": 0}, ValueError, "n_init must be at least 1, got 0"),
+    ({"n_init": 2, "init": (np.ones((12, 2)), np.ones((7, 2)))}, ValueError, "n_init must be 1 with a given"),
+    ({"n_jobs": 0}, ValueError, "n_jobs must not be 0; pass -1 for all cores"),
+    ({"n_jobs": "all"}, TypeError, "n_jobs must be a whole number or None, got 'all'; pass -1"),
+    *[({"random_state": s}, ValueError, f"None, a whole number .*, got {s!r}") for s in ("x", -1)],
+    ({"verbose": -1}, ValueError, "verbose must be at least 0, got -1"),
+    ({"size_factors": None}, ValueError, "size_factors must not be None; pass 'none' .* or 'total'"),
+    ({"init": "nndsvda"}, ValueError, "got 'nndsvda'; did you mean 'nndsvd'"),
+    ({"size_factors": "sum"}, ValueError, "must be one of 'total', 'fit', 'none' or an array, got 'sum'"),
+    *[
+        ({"init": one}, ValueError, f"'auto', 'rank1', 'random', 'nndsvd' or .loadings.*, got {said}")
+        for one, said in ((None, None), ("svd", "'svd'"), (7, "int"), ([np.ones((12, 2))], "list"))
+    ],
+    *[
+        ({"init": (np.ones(shape), np.ones((7, 2)))}, ValueError, r"loadings must have shape \(12, 2\), got")
+        for shape in ((11, 2), (12, 3))
+    ],
+    ({"init": (np.ones((12, 2)), np.ones((2, 6)))}, ValueError, r"\(7, 2\) or \(2, 7\), got \(2, 6\)"),
+    ({"init": (np.ones((12, 2)), -np.ones((7, 2)))}, ValueError, "init factors must be .* got -1.0 at row 0"),
     (
-        "likelihood",
-        "exakt",
+        {"init": (np.full((12, 2), np.nan), np.ones((7, 2)))},
         ValueError,
-        "likelihood must be one of 'auto', 'adaptive', 'exact', 'chebyshev', 'taylor', got 'exakt'",
+        "loadings must be finite .* got nan at",
     ),
-    ("likelihood", ["exact"], ValueError, "likelihood must be one of 'auto', .*got"),
-    ("likelihood", np.ones(2), ValueError, "likelihood must be one of 'auto', .*got"),
-    ("engine", "gpu", ValueError, "engine must be one of 'auto', 'native', 'torch'.*, got 'gpu'"),
-    ("row_solver", "lbfgs", ValueError, "row_solver must be one of 'newton', 'coordinate', got 'lbfgs'"),
-    ("max_iter", 0, ValueError, "max_iter must be at least 1, got 0"),
-    ("max_iter", 10.0, TypeError, "max_iter must be a whole number, got 10.0"),
-    ("max_iter", None, TypeError, "max_iter must be a whole number, got None"),
-    ("tol", -1e-3, ValueError, "tol must be finite and not negative, got -0.001"),
-    ("tol", np.nan, ValueError, "tol must be finite and not negative, got nan"),
-    ("tol", np.inf, ValueError, "tol must be finite and not negative, got inf"),
-    ("tol", "small", TypeError, "tol must be a number, got 'small'"),
-    ("l1", -1, ValueError, "l1 must be finite and not negative, got -1"),
-    ("l1", "x", TypeError, "l1 must be a number, got 'x'"),
-    ("n_init", 0, ValueError, "n_init must be at least 1, got 0"),
-    ("n_jobs", 0, ValueError, "n_jobs must not be 0; pass -1 for all cores"),
-    ("n_jobs", "all", TypeError, "n_jobs must be a whole number or None, got 'all'; pass -1"),
-    ("random_state", "x", ValueError, "random_state must be None, a whole number .*, got 'x'"),
-    ("random_state", -1, ValueError, "random_state must be None, a whole number .*, got -1"),
-    ("verbose", -1, ValueError, "verbose must be at least 0, got -1"),
-    (
-        "size_factors",
-        "sum",
-        ValueError,
-        "size_factors must be one of 'total', 'fit', 'none' or an array, got 'sum'",
-    ),
-    ("init", None, ValueError, "init must be one of 'auto', 'rank1', 'random', 'nndsvd' or .*, got None"),
-    ("init", "svd", ValueError, "init must be one of 'auto', 'rank1', 'random', 'nndsvd' or .*, got 'svd'"),
+    ({"init": ("abc", np.ones((7, 2)))}, ValueError, "init loadings must be numbers, got str"),
 ]
 
 
@@ -129,11 +105,10 @@ def test_what_belongs_to_one_run(run, error, message):
         Log1pNMF(**NO_FIT).fit(Y, **run)
 
 
-@pytest.mark.parametrize(("name", "value", "error", "message"), PARAMETERS)
-def test_parameters(name, value, error, message):
-    model = Log1pNMF(**{**NO_FIT, name: value})
+@pytest.mark.parametrize(("given", "error", "message"), PARAMETERS, ids=str)
+def test_parameters(given, error, message):
     with pytest.raises(error, match=message) as caught:
-        model.fit(Y)
+        Log1pNMF(**{**NO_FIT, **given}).fit(Y)
     assert caught.type is error
 
 
@@ -141,8 +116,6 @@ def test_parameters(name, value, error, message):
     ("sizes", "message"),
     [
         ([1.0] * 11, r"one number for each of the 12 samples, got 11"),
-        ([1.0] * 11 + [0.0], r"size_factors must be positive and finite, got 0.0 at position 11"),
-        ([1.0] * 11 + [np.nan], r"size_factors must be positive and finite, got nan at position 11"),
         ([-1.0] * 12, r"got -1.0 at position 0 \(12 bad entries\)"),
         (["a"] * 12, r"size_factors must be 'total', 'fit', 'none' or an array of numbers, got list"),
     ],
@@ -152,33 +125,6 @@ def test_size_factors(sizes, message):
         Log1pNMF(**{**GOOD, "size_factors": sizes}).fit(Y)
     with pytest.raises(ValueError, match=message):
         Log1pNMF(**GOOD).fit(Y).transform(Y, size_factors=sizes)
-
-
-@pytest.mark.parametrize(
-    ("loadings", "factors", "message"),
-    [
-        (np.ones((11, 2)), np.ones((7, 2)), r"init loadings must have shape \(12, 2\), got \(11, 2\)"),
-        (np.ones((12, 2)), np.ones((2, 6)), r"factors must have shape \(7, 2\) or \(2, 7\), got \(2, 6\)"),
-        (np.ones((12, 3)), np.ones((7, 3)), r"init loadings must have shape \(12, 2\), got \(12, 3\)"),
-        (np.ones((12, 2)), -np.ones((7, 2)), r"factors must be finite and not negative, got -1.0 at row 0"),
-        (
-            np.full((12, 2), np.nan),
-            np.ones((7, 2)),
-            r"loadings must be finite .*, got nan at row 0, column",
-        ),
-        ("abc", np.ones((7, 2)), r"init loadings must be numbers, got str"),
-    ],
-)
-def test_starts(loadings, factors, message):
-    with pytest.raises(ValueError, match=message):
-        Log1pNMF(**GOOD, init=(loadings, factors)).fit(Y)
-
-
-def test_half_a_start():
-    with pytest.raises(
-        ValueError, match=r"init must be one of .* or \(loadings, factors\), a Fit .*, got list"
-    ):
-        Log1pNMF(**GOOD, init=[np.ones((12, 2))]).fit(Y)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +157,7 @@ def test_other_features():
         (np.ones((3, 5)), None, r"loadings must have 2 columns, one for each factor, got shape \(3, 5\)"),
         (-np.ones((3, 2)), None, "loadings must not be negative, got -1.0 at row 0, column 0"),
         (np.full((3, 2), np.nan), None, "loadings contains NaN"),
+        (np.ma.masked_array(np.ones((3, 2)), mask=np.eye(3, 2)), None, "loadings has .* masked"),
         (np.ones((3, 2)), np.ones(4), r"each of the 3 samples, got 4"),
         (np.ones((3, 2)), ["a", "b", "c"], "size_factors must be an array of numbers, got list"),
     ],
@@ -220,13 +167,6 @@ def test_means_of_what(loadings, sizes, message):
     with pytest.raises(ValueError, match=message):
         model.inverse_transform(loadings, sizes)
 
-
-def test_log_transformed_data_are_fitted_with_a_warning():
-    with pytest.warns(UserWarning, match=r"non-integer values \(first at .*log-transformed.*raw counts"):
-        Log1pNMF(**GOOD).fit(np.log1p(Y))
-
-
-# ---------------------------------------------------------------- anything
 
 numbers = st.one_of(
     st.integers(0, 5), st.sampled_from([-1, 0.5, np.nan, np.inf, 1e300, 1e100, 2**40, -np.inf, 1e-300])

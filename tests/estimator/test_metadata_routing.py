@@ -49,15 +49,6 @@ def test_fit_takes_size_factors():
     assert model.fit_.objective <= same.fit_.objective * (1 + 1e-9)
 
 
-def test_bad_size_factors_are_refused_before_any_work():
-    with pytest.raises(
-        ValueError, match="size_factors must be one of 'total', 'fit', 'none' or an array, got 'sum'"
-    ):
-        Log1pNMF(**OPTIONS).fit(Y, size_factors="sum")
-    with pytest.raises(ValueError, match="each of the 60 samples"):
-        Log1pNMF(**OPTIONS).fit(Y, size_factors=SIZES[:5])
-
-
 @pytest.mark.parametrize("request_", REQUESTS)
 def test_a_pipeline_passes_them_on(request_):
     pipeline = make_pipeline(REQUESTS[request_](Log1pNMF(**OPTIONS)), LogisticRegression())
@@ -70,12 +61,6 @@ def test_a_pipeline_passes_them_on(request_):
     assert pipeline.score(Y, GROUPS, size_factors=SIZES) > 0.9
     with pytest.raises(ValueError, match="size_factors are needed"):
         pipeline.predict(Y)
-
-
-def test_a_pipeline_without_them_is_as_before():
-    pipeline = make_pipeline(Log1pNMF(**OPTIONS), LogisticRegression()).fit(Y, GROUPS)
-    assert pipeline[0].fit_.settings.size_factors == "total"
-    assert pipeline.score(Y, GROUPS) > 0.9
 
 
 def test_cross_validation_divides_them_among_the_folds():

@@ -26,11 +26,10 @@ def simulated(c, seed, *, mean=4.0):
     return rng.poisson(link.inverse(math.exp(log_scale) * b))
 
 
-@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("true_c", [1e-2, 1.0, math.inf])
-def test_grid_search_finds_the_link(true_c, seed):
-    search = GridSearchCV(Log1pNMF(3, likelihood="exact", **OPTIONS), {"c": DECADES}, cv=3)
-    search.fit(simulated(true_c, seed))
+def test_grid_search_finds_the_link(true_c):
+    search = GridSearchCV(Log1pNMF(3, likelihood="exact", **OPTIONS), {"c": DECADES}, cv=2)
+    search.fit(simulated(true_c, 0))
     found = DECADES.index(search.best_params_["c"])
     assert abs(found - DECADES.index(true_c)) <= 1
     scores = search.cv_results_["mean_test_score"]
@@ -56,7 +55,7 @@ def test_the_number_of_factors_is_found_with_a_score_that_does_not_grow_with_it(
     means = 4.0 * loadings @ (rng.gamma(0.5, size=(80, 4)) * 2.0).T
     if overdispersion:
         means = means * rng.gamma(1.0 / overdispersion, overdispersion, means.shape)
-    y, grid = rng.poisson(means), {"n_components": [1, 2, 4, 8, 16]}
+    y, grid = rng.poisson(means), {"n_components": [2, 4, 8]}
     model = Log1pNMF(c=math.inf, **{**OPTIONS, "tol": 1e-4})
     found = GridSearchCV(model, grid, scoring=heldout_score, cv=3).fit(y)
     assert found.best_params_ == {"n_components": 4}

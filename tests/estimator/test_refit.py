@@ -105,9 +105,6 @@ def test_a_failed_first_fit_leaves_an_unfitted_model():
     assert vars(model) == before
 
 
-# ---------------------------------------------------------------- going on
-
-
 def test_shown_loadings_and_components_are_a_start():
     options = {**OPTIONS, "likelihood": "exact"}
     model = Log1pNMF(**{**options, "tol": 1e-8}).fit(Y)
@@ -120,10 +117,3 @@ def test_shown_loadings_and_components_are_a_start():
 def test_factors_of_as_many_features_as_factors_are_features_by_factors():
     factors = rng.uniform(0.1, 1.0, size=(3, 3))
     np.testing.assert_array_equal(check_start((np.ones((4, 3)), factors), (4, 3), 3)[1], factors)
-
-
-def test_verbose_may_be_true_or_false(capsys):
-    Log1pNMF(**OPTIONS, verbose=False).fit(Y)
-    assert capsys.readouterr().err == ""
-    Log1pNMF(**OPTIONS, verbose=True).fit(Y)
-    assert "objective" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Checkpoints: a fit that was stopped, interrupted or killed ends in the same bits as one that was not."""
 
+import functools
 import itertools
 import math
 import os
@@ -15,7 +16,8 @@ from log1pnmf import fit_log1p_nmf
 from log1pnmf._common.archive import read_archive, write_archive
 from log1pnmf._common.checks import random_from_parts, random_parts
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting import checkpoint
+from log1pnmf.fitting import checkpoint, race
+from log1pnmf.fitting.fit import Fit
 
 
 def simulated(n=40, m=30, k=3, seed=0):
@@ -26,6 +28,7 @@ def simulated(n=40, m=30, k=3, seed=0):
 
 Y = simulated()
 QUICK = {"tol": 1e-6, "random_state": 0, "n_jobs": 1, "init": "rank1"}
+BATCH = {"batch": np.arange(40) % 3, "init": "nndsvd", "max_iter": 20}
 KINDS = {
     "newton": {},
     "identity": {"c": math.inf, "init": "nndsvd"},
@@ -38,6 +41,15 @@ KINDS = {
     "sizes": {"size_factors": np.linspace(0.5, 2.0, 40)},
     "cut short": {"max_iter": 7},
     "to the end": {"tol": 0.0, "max_iter": 400},
+    "auto": {"init": "auto", "c": math.inf},
+    "fitted sizes": {"size_factors": "fit", "init": "nndsvd", "max_iter": 25},
+    "known": {"fixed_loadings": {"all": 1.0, "some": np.arange(40) % 2}, "mask": np.arange(30)[None] < 12},
+    "given dispersions": {"noise": "nb", "dispersion": np.linspace(0.0, 2.0, 30), "max_iter": 6},
+    "dispersions": {"noise": "nb", "init": "random", "n_init": 2, "tol": 1e-4, "max_iter": 40},
+    "batches": BATCH,
+    "batches, adaptive": {**BATCH, "likelihood": "adaptive"},
+    "batches, dispersions": {**BATCH, "noise": "nb"},
+    "batches, streamed": {**BATCH, "engine": "streaming", "max_iter": 6},
 }
 
 
@@ -53,17 +65,18 @@ def fitted(**options):
 
 def assert_same(one, other):
     """All but the seconds."""
-    for name in ("loadings", "factors", "size_factors"):
-        assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
+    parts = [fit.to_parts()[0] for fit in (one, other)]
+    assert set(parts[0]) == set(parts[1])
+    for name, array in parts[0].items():
+        if name != "history.seconds":
+            np.testing.assert_array_equal(array, parts[1][name], err_msg=name)
+            assert array.dtype == parts[1][name].dtype
     assert list(one.history) == list(other.history)
-    for name, column in one.history.items():
-        if name != "seconds":
-            np.testing.assert_array_equal(column, other.history[name])
-            assert column.dtype == other.history[name].dtype
     assert (np.diff(other.history["seconds"]) >= 0).all()
-    for name in ("log_likelihood", "approximate_log_likelihood", "objective", "kkt_residual", "converged"):
+    for name in ("objective", "kkt_residual", "stopped", "n_iter", "messages", "settings"):
         assert getattr(one, name) == getattr(other, name), name
-    assert (one.n_iter, one.messages, one.settings) == (other.n_iter, other.messages, other.settings)
+    for name in ("log_likelihood", "approximate_log_likelihood"):
+        assert getattr(one, name) == getattr(other, name), name
 
 
 class StopAt:
@@ -78,6 +91,7 @@ class StopAt:
         return len(self.seen) > self.number
 
 
+@functools.cache
 def cuts(kind):
     """Iterations at which to stop: starts, dropped extrapolations, their neighbours, the end and others."""
     everything = StopAt()
@@ -88,16 +102,26 @@ def cuts(kind):
             wanted |= {number - 1, number, number + 1}
     wanted |= set(np.random.default_rng(0).integers(len(seen), size=4).tolist())
     wanted = sorted(wanted & set(range(len(seen))))
-    return whole, seen, wanted if len(wanted) < 25 else wanted[:: len(wanted) // 20]
+    return whole, seen, wanted[:: max(1, len(wanted) // 5)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_fit_has_the_same_bits(tmp_path, kind):
     path, (whole, _, wanted) = tmp_path / "checkpoint", cuts(kind)
-    for cut in wanted[:: max(1, len(wanted) // 5)]:
+    for cut in wanted:
         stopped = fitted(callbacks=[StopAt(cut)], checkpoint=path, **KINDS[kind])
         assert stopped.n_iter <= whole.n_iter or KINDS[kind].get("n_init", 1) > 1
         assert_same(whole, fitted(resume=path, **KINDS[kind]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_number_of_threads_gives_the_same_bits_and_files_keep_them(tmp_path, kind):
+    whole = cuts(kind)[0]
+    assert_same(whole, fitted(n_jobs=2, **KINDS[kind]))
+    whole.save(tmp_path / "fit.npz")
+    loaded = Fit.load(tmp_path / "fit.npz")
+    assert_same(whole, loaded)
+    assert (loaded.asked, loaded.factor_names, loaded.kinds) == (whole.asked, whole.factor_names, whole.kinds)
 
 
 def test_those_cuts_matter():
@@ -179,9 +203,6 @@ def test_how_often_it_is_written(tmp_path, monkeypatch):
     assert read_archive(path)[1]["last"]["index"] == whole.n_iter
 
 
-# ---------------------------------------------------------------- interruption
-
-
 @pytest.mark.parametrize("kind", ["newton", "adaptive", "restarts"])
 def test_ctrl_c_writes_a_last_checkpoint(tmp_path, kind):
     path, left = tmp_path / "checkpoint", [5]
@@ -198,24 +219,23 @@ def test_ctrl_c_writes_a_last_checkpoint(tmp_path, kind):
     assert_same(whole, fitted(resume=path, **KINDS[kind]))
 
 
-def test_ctrl_c_while_a_later_start_is_made(tmp_path):
-    calls = []
+def test_ctrl_c_while_a_later_start_is_made(tmp_path, monkeypatch):
+    calls, original = [], race.initialize
 
-    def start(problem, n_components, rng):
-        return tuple(rng.uniform(0.1, 1.0, size=(n, n_components)) for n in problem.counts.shape)
-
-    def press(problem, n_components, rng):
-        calls.append(start(problem, n_components, rng))
+    def press(*given):
+        calls.append(original(*given))
         if len(calls) == 2:
             raise KeyboardInterrupt
         return calls[-1]
 
-    path, options = tmp_path / "checkpoint", {"c": math.inf, "n_init": 3}
-    whole = fitted(init=start, **options)
+    path, options = tmp_path / "checkpoint", {"c": math.inf, "n_init": 3, "init": "random"}
+    whole = fitted(**options)
+    monkeypatch.setattr(race, "initialize", press)
     with pytest.warns(RuntimeWarning, match="interrupted after"):
-        stopped = fitted(checkpoint=path, init=press, **options)
+        stopped = fitted(checkpoint=path, **options)
+    monkeypatch.undo()
     assert not stopped.converged
-    assert_same(whole, fitted(resume=path, init=start, **options))
+    assert_same(whole, fitted(resume=path, **options))
 
 
 def test_ctrl_c_while_a_checkpoint_is_written(tmp_path, monkeypatch):
@@ -256,7 +276,7 @@ CHILD = """
 import sys, time, warnings
 import numpy as np
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.fitting import checkpoint
+from log1pnmf.fitting import checkpoint, race
 path, mode, held = sys.argv[1], sys.argv[2], int(sys.argv[4])
 def hold():
     while True:  # until it is killed
@@ -335,15 +355,11 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_one_before(tmp_path):
     process = child(path, counts, "slow")
     told = list(itertools.takewhile("in the middle\n".__ne__, process.stdout))
     kill(process)
-    left = [one for one in tmp_path.iterdir() if one.name.startswith(".")]
-    assert len(left) == 1
+    (left,) = [one for one in tmp_path.iterdir() if one.name.startswith(".")]
     with pytest.raises(ValueError, match="damaged"):
-        read_archive(left[0])
+        read_archive(next(left.iterdir()))
     assert read_archive(path, kind="checkpoint")[1]["last"]["index"] == int(told[-1]) > 0
     assert_same(fitted(**LONG), fitted(resume=path, **LONG))
-
-
-# ---------------------------------------------------------------- refusals
 
 
 SWAPPED = Y[[1, 0, *range(2, 40)]]
@@ -363,6 +379,8 @@ SWAPPED = Y[[1, 0, *range(2, 40)]]
         ({"init": "random"}, "init"),
         ({"init": (np.ones((40, 3)), np.ones((30, 3)))}, "init"),
         ({"size_factors": np.ones(40)}, "size_factors"),
+        ({"batch": np.arange(40) % 3}, "batch"),
+        ({"fixed_loadings": np.ones(40)}, "fixed_loadings"),
         ({"counts": Y[:39]}, r"shape \(data\) is \[40, 30\] there and \[39, 30\] here"),
         ({"counts": Y + 1}, "number of non-zeros.*total.*checksum"),
         ({"counts": SWAPPED}, "another fit: checksum"),
@@ -377,12 +395,23 @@ def test_another_fit_is_refused(tmp_path, options, message):
         fitted(resume=path, **options)
 
 
-def test_given_arrays_are_compared(tmp_path):
-    path, start = tmp_path / "checkpoint", (np.full((40, 2), 0.5), np.full((30, 2), 0.5))
-    fitted(callbacks=[StopAt(2)], checkpoint=path, n_components=2, init=start)
-    other = (start[0] * 2, start[1])
-    with pytest.raises(ValueError, match=r"init \(settings\) is 'given, with checksum"):
-        fitted(resume=path, n_components=2, init=other)
+@pytest.mark.parametrize(
+    ("name", "given", "other"),
+    [
+        (
+            "init",
+            (np.full((40, 3), 0.5), np.full((30, 3), 0.5)),
+            (np.full((40, 3), 1.0), np.full((30, 3), 0.5)),
+        ),
+        ("fixed_loadings", np.ones(40), np.arange(40) % 2),
+        ("dispersion", np.full(30, 0.5), np.full(30, 0.6)),
+    ],
+)
+def test_given_arrays_are_compared(tmp_path, name, given, other):
+    path, more = tmp_path / "checkpoint", {"noise": "nb"} if name == "dispersion" else {}
+    fitted(callbacks=[StopAt(2)], checkpoint=path, **{name: given}, **more)
+    with pytest.raises(ValueError, match=rf"{name} \(settings\) is 'given, with checksum"):
+        fitted(resume=path, **{name: other}, **more)
 
 
 def test_the_form_of_the_counts_does_not_matter(tmp_path):

@@ -14,11 +14,9 @@ from sklearn.exceptions import ConvergenceWarning
 import log1pnmf as lp
 from log1pnmf import datasets, fit_log1p_nmf
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting.callbacks import TimeLimit
-from log1pnmf.fitting.fit_counts import ApproximationWarning, certify
+from log1pnmf.fitting.fit_counts import ApproximationWarning
 from log1pnmf.fitting.settings import Settings
-from log1pnmf.model import objective as loss
-from log1pnmf.model.objective import approximate_log_likelihood, kkt_residual, log_likelihood
+from log1pnmf.model.objective import approximate_log_likelihood, gradients, kkt_residual, log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
@@ -53,6 +51,11 @@ def test_what_is_reported_is_true(c, likelihood):
     assert fit.history["objective"][-1] == fit.objective
     assert fit.history["iteration"][-1] == fit.n_iter
     assert fit.n_components == 3
+    if likelihood == "exact":
+        solved = fit.loadings, fit.factors / fit.link.alpha
+        slopes = gradients(Problem(counts, fit.size_factors, fit.link), *solved)
+        expected = kkt_residual(*solved, *slopes, counts.total)
+        assert fit.kkt_residual == pytest.approx(expected, rel=1e-6)
 
 
 def test_likelihood_auto():
@@ -72,16 +75,6 @@ def test_likelihood_auto():
     assert taken(5000, 1000, 10, likelihood="chebyshev") == "chebyshev"
     fit = fit_log1p_nmf(Y, 2, c=math.inf, likelihood="chebyshev", **QUICK)
     assert (fit.asked.likelihood, fit.settings.likelihood) == ("chebyshev", "exact")
-
-
-@pytest.mark.parametrize("c", [1e-3, 1.0, math.inf])
-def test_one_seed_gives_the_same_bits_for_any_number_of_threads(c):
-    one, same, threads = (fit_log1p_nmf(Y, 3, c=c, **{**QUICK, "n_jobs": n}) for n in (1, 1, 2))
-    other = fit_log1p_nmf(Y, 3, c=c, **{**QUICK, "random_state": 1})
-    for again in (same, threads):
-        np.testing.assert_array_equal(again.loadings, one.loadings)
-        np.testing.assert_array_equal(again.factors, one.factors)
-    assert not np.array_equal(other.loadings, one.loadings)
 
 
 @pytest.mark.parametrize("c", [1e-3, 1.0, 1e3, math.inf])
@@ -163,12 +156,6 @@ def test_large_matrices_are_not_certified():
     assert fit.log_likelihood is None
     assert fit.approximate_log_likelihood is not None
     assert "visits all 200,010,000 entries" in fit.messages[-1]
-    estimate = certify(fit, Counts.from_any(y), n_jobs=1)
-    assert 0 < estimate.n_sampled < 20_001
-    assert estimate.standard_error > 0.0
-
-
-# ---------------------------------------------------------------- stopping from outside
 
 
 def test_callbacks_see_every_iteration_and_can_stop():
@@ -185,22 +172,15 @@ def test_callbacks_see_every_iteration_and_can_stop():
     assert "stopped by a callback after 4 iterations" in fit.messages
 
 
-def test_time_limit_stops():
-    fit = fit_log1p_nmf(Y, 3, callbacks=[TimeLimit(1e-6)], **QUICK)
-    assert fit.n_iter == 1
-
-
-def test_verbose_shows_a_bar(capsys):
-    fit_log1p_nmf(Y, 2, n_init=2, verbose=1, **QUICK)
+@pytest.mark.parametrize("verbose", [1, True])
+def test_verbose_shows_a_bar(capsys, verbose):
+    fit_log1p_nmf(Y, 2, n_init=2, verbose=verbose, **QUICK)
     out, err = capsys.readouterr()
     assert out == ""
-    assert "fit, start 1" in err
-    assert "fit, start 2" in err
-
-
-def test_verbose_may_be_true(capsys):
-    fit_log1p_nmf(Y, 2, verbose=True, **QUICK)
-    assert "objective" in capsys.readouterr().err
+    for words in ("start:", "fit, start 1", "fit, start 2"):
+        assert words in err
+    fit_log1p_nmf(Y, 2, **QUICK)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.filterwarnings("ignore:n_components=.* is larger:UserWarning")
@@ -210,7 +190,7 @@ def test_more_factors_than_memory_holds_are_refused_before_any_work(engine):
         ValueError, match=r"n_components=20000000 needs about [\d,.]+ GB.* has [\d,.]+ GB; use fewer"
     ):
         fit_log1p_nmf(Y, 20_000_000, engine=engine, n_jobs=1)
-    assert fit_log1p_nmf(Y, 40, engine=engine, n_jobs=1, tol=1e-2).n_components == 40
+    assert fit_log1p_nmf(Y, 40, engine=engine, init="rank1", tol=1e-2).n_components == 40
 
 
 def test_an_interrupt_keeps_the_fit_so_far():
@@ -234,7 +214,7 @@ def test_ctrl_c_is_answered_within_an_iteration():
         import numpy as np
         from log1pnmf import fit_log1p_nmf
         rng = np.random.default_rng(0)
-        y = rng.poisson(0.3, size=(2000, 2000))
+        y = rng.poisson(0.3, size=(1000, 1000))
         seen, pressed = [], []
         def press():
             pressed.append(seen[-1])
@@ -245,7 +225,7 @@ def test_ctrl_c_is_answered_within_an_iteration():
                 threading.Thread(target=press).start()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            fit = fit_log1p_nmf(y, 12, c=0.1, tol=0.0, n_jobs=2, callbacks=[watch], init="random")
+            fit = fit_log1p_nmf(y, 8, c=0.1, tol=0.0, n_jobs=2, callbacks=[watch], init="random")
         late = fit.n_iter - pressed[0]
         print(late <= 1, fit.converged, np.isfinite(fit.loadings).all(), caught[0].category.__name__, late)
     """
@@ -255,73 +235,13 @@ def test_ctrl_c_is_answered_within_an_iteration():
     assert done.stdout.split()[:4] == ["True", "False", "True", "RuntimeWarning"], done.stdout
 
 
-# ---------------------------------------------------------------- parameters
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"n_components": 0}, ValueError, "n_components must be at least 1, got 0"),
-        ({"n_components": 2.5}, TypeError, "n_components must be a whole number, got 2.5"),
-        ({"n_components": True}, TypeError, "n_components must be a whole number, got True"),
-        ({"c": 0}, ValueError, "c must be positive or inf, got 0.0"),
-        ({"c": "x"}, TypeError, "c must be a number"),
-        (
-            {"likelihood": "poisson"},
-            ValueError,
-            "likelihood must be one of 'auto', 'adaptive'",
-        ),
-        (
-            {"size_factors": "median"},
-            ValueError,
-            "size_factors must be one of 'total', 'fit', 'none' or an array",
-        ),
-        ({"size_factors": [1.0]}, ValueError, "size_factors must have one number for each of the 60 samples"),
-        ({"init": "kmeans"}, ValueError, "init must be one of 'auto', 'rank1', 'random', 'nndsvd' or"),
-        ({"init": (np.ones((60, 2)), np.ones((50, 3)))}, ValueError, "init loadings must have shape"),
-        (
-            {"init": (np.ones((60, 3)), np.ones((50, 3))), "n_init": 2},
-            ValueError,
-            "n_init must be 1 with a given",
-        ),
-        ({"n_init": 0}, ValueError, "n_init must be at least 1, got 0"),
-        ({"l1": -1.0}, ValueError, "l1 must be finite and not negative, got -1.0"),
-        ({"l1": math.inf}, ValueError, "l1 must be finite"),
-        ({"row_solver": "mu"}, ValueError, "row_solver must be one of 'newton', 'coordinate', got 'mu'"),
-        ({"max_iter": 0}, ValueError, "max_iter must be at least 1, got 0"),
-        ({"tol": -1e-3}, ValueError, "tol must be finite and not negative"),
-        ({"tol": "small"}, TypeError, "tol must be a number, got 'small'"),
-        ({"n_jobs": 0}, ValueError, "n_jobs must not be 0"),
-        (
-            {"engine": "gpu"},
-            ValueError,
-            "engine must be one of 'auto', .*, 'streaming', got 'gpu'",
-        ),
-        ({"callbacks": [3]}, TypeError, "callbacks must be callable, got 3"),
-        ({"verbose": -1}, ValueError, "verbose must be at least 0, got -1"),
-    ],
-)
-def test_bad_parameters(options, error, message):
-    with pytest.raises(error, match=message):
-        fit_log1p_nmf(Y, **{"n_components": 3, **options})
-
-
 def test_a_poor_approximation_is_said_and_adaptive_zeros_repair_it():
-    counts = datasets.pancreas().counts[:150]
+    counts = datasets.pancreas().counts[:150, ::2]
     with pytest.warns(ApproximationWarning, match="use likelihood='adaptive'"):
         rough = fit_log1p_nmf(counts, 3, c=1.0, likelihood="chebyshev", tol=1e-5, random_state=0)
     fine = fit_log1p_nmf(counts, 3, c=1.0, likelihood="adaptive", tol=1e-5, random_state=0)
     assert rough.approximate_log_likelihood - rough.log_likelihood > 0.02 * abs(rough.log_likelihood)
     assert fine.log_likelihood > rough.log_likelihood
-
-
-def test_the_residual_reported_is_that_of_the_fit():
-    fit = fit_log1p_nmf(Y, 3, c=1.0, likelihood="exact", **QUICK)
-    counts = Counts.from_any(Y)
-    problem = Problem(counts, fit.size_factors, fit.link)
-    gradients = loss.gradients(problem, fit.loadings, fit.factors)
-    expected = kkt_residual(fit.loadings, fit.factors, *gradients, counts.total)
-    assert fit.kkt_residual == pytest.approx(expected, rel=1e-6)
 
 
 def test_what_holds_large_arrays_is_shown_in_one_line():

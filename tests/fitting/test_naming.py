@@ -1,5 +1,6 @@
 """Names of factors: given once, they are in every table, plot and file."""
 
+import anndata
 import numpy as np
 import pytest
 
@@ -17,7 +18,6 @@ def model():
 
 
 def test_names_are_everywhere(model, tmp_path):
-    pytest.importorskip("pandas")
     assert model.rename_factors({"k1": "one", 2: "two"}) is model
     names = ["k0", "one", "two"]
     assert model.fit_.factor_names == names
@@ -37,7 +37,6 @@ def test_names_are_everywhere(model, tmp_path):
 
 
 def test_plots_have_them(model):
-    pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
     from log1pnmf import pl
@@ -51,9 +50,8 @@ def test_plots_have_them(model):
 
 @pytest.mark.parametrize("key", [None, "programmes"])
 def test_anndata(tmp_path, key):
-    anndata = pytest.importorskip("anndata")
     from log1pnmf import tl
-    from log1pnmf.pl.canvas import drawable
+    from log1pnmf.pl.canvas import fit_to_draw
 
     adata = anndata.AnnData(COUNTS.astype(np.float32))
     adata.obs["group"] = np.repeat(["a", "b"], 30)
@@ -66,7 +64,7 @@ def test_anndata(tmp_path, key):
     adata.write_h5ad(tmp_path / "a.h5ad")
     back = anndata.read_h5ad(tmp_path / "a.h5ad")
     names = ["k0", "k1", "last"]
-    assert as_fit(back, key=key).factor_names == drawable(back, key=key).factor_names == names
+    assert as_fit(back, key=key).factor_names == fit_to_draw(back, key=key).factor_names == names
     uns = "log1p_nmf" if key is None else key
     assert "last" in set(back.uns[f"{uns}_markers"]["table"]["factor"])
     assert back.uns[f"{uns}_usage"]["table"]["factor"].tolist() == names
@@ -88,7 +86,6 @@ def test_refusals(model):
 
 
 def test_suggestions(model, tmp_path):
-    pytest.importorskip("pandas")
     kinds = np.repeat(["x", "y", "z"], 20)
     by_group = suggest_names(model, groups=kinds)
     strongest = [kinds[np.argmax(column)] for column in model.loadings_.T]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import anndata
 import numpy as np
 import pytest
 
@@ -12,6 +11,7 @@ import log1pnmf as lp
 from log1pnmf.fitting import fit_counts as noise_choice
 from log1pnmf.fitting.fit_counts import Request
 
+pytestmark = pytest.mark.filterwarnings("ignore:not converged")
 OPTIONS: dict[str, Any] = {"c": float("inf"), "init": "nndsvd", "max_iter": 30, "tol": 1e-5}
 
 
@@ -27,7 +27,6 @@ def fitted(counts: Any, noise: str, **options: Any) -> lp.Fit:
     return lp.fit_log1p_nmf(counts, 3, noise=noise, **OPTIONS, **options)
 
 
-@pytest.mark.filterwarnings("ignore:not converged")
 @pytest.mark.parametrize(("dispersion", "expected"), [(0.0, "poisson"), (0.5, "nb")])
 def test_the_data_choose_and_the_fit_is_the_same_as_with_that_noise(dispersion: float, expected: str) -> None:
     counts = drawn(dispersion)
@@ -40,13 +39,11 @@ def test_the_data_choose_and_the_fit_is_the_same_as_with_that_noise(dispersion: 
     assert f"noise='auto' took {name} noise" in lp.Log1pNMF.of(fit).summary()
 
 
-@pytest.mark.filterwarnings("ignore:not converged")
 def test_poisson_counts_are_hardly_ever_called_overdispersed() -> None:
     took = [fitted(drawn(0.0, seed), "auto").settings.noise for seed in range(1, 5)]
     assert took.count("poisson") >= 3
 
 
-@pytest.mark.filterwarnings("ignore:not converged")
 def test_it_is_kept_in_files_and_not_asked_again_where_a_fit_is_repeated(tmp_path: Any) -> None:
     fit = fitted(drawn(0.5), "auto", dispersion="shared")
     fit.save(tmp_path / "fit.npz")
@@ -58,7 +55,6 @@ def test_it_is_kept_in_files_and_not_asked_again_where_a_fit_is_repeated(tmp_pat
     assert Request.like(poisson).settings.noise == "poisson"
 
 
-@pytest.mark.filterwarnings("ignore:not converged")
 def test_some_samples_of_many_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise_choice, "FEWEST_SAMPLES", 30)
     monkeypatch.setattr(noise_choice, "MOST_ENTRIES", 1)
@@ -68,17 +64,9 @@ def test_some_samples_of_many_are_enough(monkeypatch: pytest.MonkeyPatch) -> Non
     assert fit.settings.noise == "nb"
 
 
-@pytest.mark.filterwarnings("ignore:not converged")
 def test_counts_in_chunks() -> None:
     fit = fitted(lp.open_counts(drawn(0.5)), "auto")
     assert (fit.settings.engine, fit.settings.noise) == ("streaming", "nb")
-
-
-@pytest.mark.filterwarnings("ignore:not converged")
-def test_scanpy_face() -> None:
-    adata = anndata.AnnData(drawn(0.5).astype(float))
-    lp.tl.log1p_nmf(adata, 3, noise="auto", **OPTIONS)
-    assert lp.as_fit(adata).settings.noise == "nb"
 
 
 def test_what_cannot_be_chosen_is_refused() -> None:

@@ -28,6 +28,8 @@ def simulated(n=60, m=50, k=4, seed=0):
 
 
 Y = simulated()
+TWO_BLOCKS = np.kron(np.eye(2, dtype=int), np.ones((30, 20), dtype=int))
+TWO_BLOCKS *= np.random.default_rng(0).poisson(20, (60, 40))
 
 
 def engine_for(c, y=Y):
@@ -37,9 +39,6 @@ def engine_for(c, y=Y):
 
 def raced(engine, k=4, seed=0, **options):
     return race(engine, k, as_random(seed), make=lambda problem: NativeEngine(problem, 1), **options)
-
-
-# ---------------------------------------------------------------- moves
 
 
 def test_an_exchange_keeps_the_other_columns_and_about_the_mean_of_the_sum():
@@ -55,10 +54,10 @@ def test_an_exchange_keeps_the_other_columns_and_about_the_mean_of_the_sum():
     np.testing.assert_allclose((new[0] @ new[1].T).mean(), rest, rtol=0.05)
 
 
-@pytest.mark.parametrize(("k", "n_kept"), [(2, 1), (3, 2), (4, 2), (9, 5)])
-def test_an_exchange_keeps_at_least_half_of_the_columns(k, n_kept):
-    new = exchanged(np.ones((6, k)), np.ones((5, k)), 4, np.random.default_rng(0))
-    assert sum((column == 1.0).all() for column in new[0].T) == n_kept
+def test_an_exchange_keeps_at_least_half_of_the_columns():
+    for k, n_kept in ((2, 1), (3, 2), (4, 2), (9, 5)):
+        new = exchanged(np.ones((6, k)), np.ones((5, k)), 4, np.random.default_rng(0))
+        assert sum((column == 1.0).all() for column in new[0].T) == n_kept
 
 
 def moved(racer, start, seed):
@@ -84,9 +83,6 @@ def test_moves_never_lose():
         start = racer.advance(initialize(engine, 5, "random", as_random(seed)), ALONE)
         better = moved(racer, start, seed)
         assert engine.loss(better.loadings, better.factors) <= start[1] * (1.0 + 1e-12)
-
-
-# ---------------------------------------------------------------- the race
 
 
 @pytest.mark.parametrize("c", [1e-6, 1.0, math.inf])
@@ -123,13 +119,6 @@ def test_seeds_decide():
     assert not np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
-def test_any_number_of_threads_gives_the_same_bits(c):
-    fits = [fit_log1p_nmf(Y, 4, c=c, max_iter=500, n_jobs=jobs) for jobs in (1, 3)]
-    np.testing.assert_array_equal(fits[0].loadings, fits[1].loadings)
-    assert fits[0].messages == fits[1].messages
-
-
 def test_larger_data_race_on_a_part(monkeypatch):
     """Samples beside the part get loadings for its factors; features without a count in it can still come."""
     monkeypatch.setattr(race_module, "MOST_RACED", 30)
@@ -157,17 +146,13 @@ def test_every_engine_has_it(engine, c):
 
 
 @pytest.mark.parametrize("c", [0.5, 1.0, math.inf])
-def test_with_a_penalty(c):
+def test_with_a_penalty_and_with_the_solver_of_the_paper(c):
     fit = fit_log1p_nmf(Y, 4, c=c, l1=0.5)
     assert fit.converged
     assert fit.loadings.max() <= 1.0
-
-
-def test_the_paper_s_solver_starts_there_too():
-    assert fit_log1p_nmf(Y, 3, c=math.inf, row_solver="coordinate", tol=1e-5, max_iter=3000).converged
-
-
-# ---------------------------------------------------------------- what is said, kept and shown
+    assert (
+        c < math.inf or fit_log1p_nmf(Y, 3, c=c, row_solver="coordinate", tol=1e-5, max_iter=3000).converged
+    )
 
 
 def test_the_fit_says_what_was_taken():
@@ -230,35 +215,22 @@ def test_ctrl_c_in_a_later_race_gives_the_best_so_far(monkeypatch):
     assert fit.objective == fit_log1p_nmf(Y, 4, c=math.inf).objective
 
 
-def test_progress_is_shown_where_it_is_asked_for(capsys):
-    fit_log1p_nmf(Y, 4, c=math.inf, verbose=1)
-    assert "start:" in capsys.readouterr().err
-    fit_log1p_nmf(Y, 4, c=math.inf)
-    assert not capsys.readouterr().err
-
-
 def test_starts_that_agree_end_the_race(monkeypatch):
     """Two well separated blocks have one optimum: the second start finds it again, and no move is tried."""
     n_raced = []
     advance = race_module._Racer.advance
     monkeypatch.setattr(race_module._Racer, "advance", lambda *a: n_raced.append(a[2]) or advance(*a))
-    y = np.kron(np.eye(2, dtype=int), np.ones((30, 20), dtype=int)) * np.random.default_rng(0).poisson(
-        20, (60, 40)
-    )
-    raced(engine_for(math.inf, y), 2)
+    raced(engine_for(math.inf, TWO_BLOCKS), 2)
     assert n_raced == [ALONE, ALONE]
     n_raced.clear()
     monkeypatch.setattr(race_module, "AGREED", -1.0)
-    raced(engine_for(math.inf, y), 2)
+    raced(engine_for(math.inf, TWO_BLOCKS), 2)
     assert n_raced[: 1 + race_module.N_RANDOM] == [ALONE] * (1 + race_module.N_RANDOM)
     assert len(n_raced) > 1 + race_module.N_RANDOM
 
 
 def test_a_start_ends_where_it_has_settled(monkeypatch):
-    y = np.kron(np.eye(2, dtype=int), np.ones((30, 20), dtype=int)) * np.random.default_rng(0).poisson(
-        20, (60, 40)
-    )
-    engine, ends = engine_for(math.inf, y), []
+    engine, ends = engine_for(math.inf, TWO_BLOCKS), []
     for settled in (race_module.SETTLED, -1.0):
         monkeypatch.setattr(race_module, "SETTLED", settled)
         seen = []

@@ -17,8 +17,6 @@ from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
-# ---------------------------------------------------------------- PBMC, K = 6, from the reference's starts
-
 APPROXIMATE_AT_START = -5280219.159084886  # in the reference's convention, which leaves out constants
 
 
@@ -126,8 +124,6 @@ def test_pbmc_coordinate_solver_is_the_reference(real_data, reference_start, ref
     np.testing.assert_allclose(np.diff(losses)[0], falls[0], rtol=1e-4)
     np.testing.assert_allclose(np.diff(losses)[1], falls[1], rtol=1e-2)
 
-
-# ---------------------------------------------------------------- simulated counts, K = 5, to convergence
 
 GENERATORS = ("identity", "c1", "c1em3")
 SHIFTS = ("0.001", "0.01", "0.1", "1.0", "10.0", "100.0", "1000.0")

@@ -120,22 +120,6 @@ def test_with_pytorch_they_are_the_same(counts):
     assert not np.allclose(found.size_factors, y.sum(axis=1) / y.sum(axis=1).mean())
 
 
-@pytest.mark.parametrize("after", [3, 4, 9, 20])
-def test_going_on_later_has_the_same_bits(counts, fit, tmp_path, after):
-    path = tmp_path / "state"
-    stop = [lambda iteration: iteration.index == after]
-    lp.fit_log1p_nmf(counts, 3, checkpoint=path, callbacks=stop, **OPTIONS)
-    again = lp.fit_log1p_nmf(counts, 3, resume=path, **OPTIONS)
-    np.testing.assert_array_equal(again.size_factors, fit.size_factors)
-    np.testing.assert_array_equal(again.factors, fit.factors)
-    assert again.objective == fit.objective
-
-
-def test_same_bits_for_any_number_of_threads(counts, fit):
-    again = lp.fit_log1p_nmf(counts, 3, n_jobs=2, **OPTIONS)
-    np.testing.assert_array_equal(again.size_factors, fit.size_factors)
-
-
 def test_forged_sizes_in_a_checkpoint_are_refused(counts, tmp_path):
     from log1pnmf._common.archive import read_archive, write_archive
     from log1pnmf.fitting.checkpoint import load_checkpoint

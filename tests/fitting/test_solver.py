@@ -72,14 +72,14 @@ def test_the_objective_never_rises_and_is_that_of_the_point(c, kind, row_solver,
 
 
 @pytest.mark.parametrize(("c", "kind"), FORMS)
-def test_the_residual_of_the_end_is_that_of_its_gradients(c, kind):
+def test_it_converges_to_a_point_where_the_gradients_vanish(c, kind):
     problem, loadings, factors = example(c, kind)
     problem = replace(problem, counts=Counts.from_any(problem.counts.to_scipy().toarray() + np.eye(40, 30)))
-    last = run(problem, loadings + 0.1, factors + 0.1, max_iter=1000)[-1]
+    first, *_, last = run(problem, loadings + 0.1, factors + 0.1, max_iter=1000)
     own = gradients(problem, last.loadings, last.factors)
     residual = kkt_residual(last.loadings, last.factors, *own, problem.counts.total)
     assert residual < 1e-5
-    assert last.kkt_residual < 1e-5
+    assert last.kkt_residual < min(1e-5, 1e-3 * first.kkt_residual)
 
 
 def test_a_run_is_the_same_without_residuals():
@@ -87,14 +87,6 @@ def test_a_run_is_the_same_without_residuals():
     with_them, without = run(*start, max_iter=8), run(*start, max_iter=8, residuals=False)
     assert [one.objective for one in without] == [one.objective for one in with_them]
     assert all(math.isnan(one.kkt_residual) for one in without)
-
-
-@pytest.mark.parametrize(("c", "kind"), FORMS)
-def test_it_converges_to_a_stationary_point(c, kind):
-    problem, loadings, factors = example(c, kind)
-    iterations = run(problem, loadings, factors, max_iter=1000)
-    assert iterations[-1].kkt_residual < 1e-5
-    assert iterations[-1].kkt_residual < 1e-3 * iterations[0].kkt_residual
 
 
 def test_extrapolation_is_faster():
@@ -199,24 +191,22 @@ def test_loadings_for_given_factors(c, kind):
     np.testing.assert_allclose(found @ last.factors.T, eta, rtol=1e-3, atol=1e-3 * eta.max())
 
 
-# ---------------------------------------------------------------- schedule, stopping, callbacks
-
-
 def iteration(index=0, **values):
     problem, loadings, factors = example(1.0)
     return replace(run(problem, loadings, factors, max_iter=1)[0], index=index, **values)
 
 
 def test_schedule():
-    schedule = Extrapolation(start=0.5, warm_up=1, shrink=2.0, grow=1.1, grow_ceiling=1.01)
+    schedule = Extrapolation(warm_up=1)
     assert schedule.beta == 0.0
-    schedule.accepted()
+    schedule = schedule.accepted()
     assert schedule.beta == 0.5
     for _ in range(50):
-        schedule.accepted()
+        schedule = schedule.accepted()
     assert schedule.beta == 1.0
-    schedule.rejected()
-    assert schedule.beta == 0.5
+    schedule = schedule.rejected()
+    assert schedule.beta == 1.0 / 1.5
+    assert schedule.ceiling == 1.0
 
 
 def test_stopping_needs_some_in_a_row_and_no_restart():

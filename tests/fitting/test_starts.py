@@ -28,7 +28,7 @@ def engine_for(c, kind=None, *, n=60, m=50, seed=0):
 
 @pytest.mark.parametrize("c", SHIFTS)
 @pytest.mark.parametrize("init", STARTS)
-@pytest.mark.parametrize("n_components", [1, 2, 5, 55])
+@pytest.mark.parametrize("n_components", [1, 5, 55])
 def test_a_start_is_usable(c, init, n_components):
     engine = engine_for(c)
     counts = engine.problem.counts
@@ -51,6 +51,8 @@ def test_seeds_decide(init):
     one, same, other = (initialize(engine, 4, init, as_random(seed))[0] for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, same)
     assert not np.array_equal(one, other)
+    for rng in (np.random.RandomState(0), np.random.default_rng(0)):
+        assert np.isfinite(initialize(engine, 4, init, as_random(rng))[0]).all()
 
 
 @pytest.mark.parametrize("c", SHIFTS)
@@ -96,21 +98,6 @@ def test_nndsvd_does_not_densify():
     assert factors.shape == (m, 2)
 
 
-@pytest.mark.parametrize("rng", [0, np.random.RandomState(0), np.random.default_rng(0)])
-@pytest.mark.parametrize("init", STARTS)
-def test_any_kind_of_randomness(init, rng):
-    loadings, _ = initialize(engine_for(1.0), 3, init, as_random(rng))
-    assert np.isfinite(loadings).all()
-
-
-def test_unknown_init_lists_the_choices():
-    with pytest.raises(ValueError, match="init must be one of 'rank1', 'random', 'nndsvd'"):
-        initialize(engine_for(1.0), 3, "kmeans", as_random(0))
-
-
-# ---------------------------------------------------------------- given
-
-
 def test_a_good_start_is_taken_as_it_is():
     engine = engine_for(1.0)
     start = initialize(engine, 3, "random", as_random(0))
@@ -134,13 +121,8 @@ def test_impossible_counts_are_lifted():
     y, eta = engine.problem.counts.to_scipy().toarray(), adapted @ others.T
     assert (eta[y > 0] > 0).all()
     assert engine.loss(adapted, others) < 1e9
-
-
-def test_disjoint_supports_are_lifted():
-    y = np.array([[3, 1], [1, 4]])
-    counts = Counts.from_any(y)
-    problem = Problem(counts, np.ones(2), ShiftedLog(1.0))
-    loadings, factors = adapt_start(problem, np.eye(2), np.eye(2), as_random(0))
+    apart = Problem(Counts.from_any([[3, 1], [1, 4]]), np.ones(2), ShiftedLog(1.0))  # disjoint supports
+    loadings, factors = adapt_start(apart, np.eye(2), np.eye(2), as_random(0))
     assert (loadings @ factors.T > 0).all()
 
 
@@ -161,27 +143,3 @@ def test_columns_that_are_zero_on_both_sides_come_alive():
     adapted, others = adapt_start(engine.problem, loadings, factors, as_random(0))
     assert adapted[:, 2].any()
     assert others[:, 2].any()
-
-
-@pytest.mark.parametrize(
-    ("start", "message"),
-    [
-        ("L", "init must be one of"),
-        (7, "or .loadings, factors., a Fit or a function, got int"),
-        ((np.ones((4, 2)),), "or .loadings, factors., a Fit"),
-        ((np.ones((4, 3)), np.ones((3, 2))), r"init loadings must have shape \(4, 2\), got \(4, 3\)"),
-        (
-            (np.ones((4, 2)), np.ones((4, 2))),
-            r"init factors must have shape \(3, 2\) or \(2, 3\), got \(4, 2\)",
-        ),
-        (
-            (np.ones((4, 2)), -np.ones((3, 2))),
-            "init factors must be finite and not negative, got -1.0 at row 0",
-        ),
-        ((np.full((4, 2), np.nan), np.ones((3, 2))), "init loadings must be finite"),
-        (([["a", "b"]] * 4, np.ones((3, 2))), "init loadings must be numbers, got list"),
-    ],
-)
-def test_bad_starts(start, message):
-    with pytest.raises(ValueError, match=message):
-        check_start(start, (4, 3), 2)

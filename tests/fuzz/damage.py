@@ -122,15 +122,10 @@ def samples(folder):
     table = CountTable(Counts(counts.by_row, **names), {"type": np.array(["a", "b"] * 6)})
     made = {}
     for name in (
-        "t.csv",
-        "t.tsv",
-        "t.csv.gz",
-        "t.mtx",
-        "t.mtx.gz",
-        "t.npy",
-        "t.npz",
-        "t.h5ad",
-        "t.zarr",
+        *(
+            f"t.{ending}"
+            for ending in ["csv", "tsv", "csv.gz", "mtx", "mtx.gz", "npy", "npz", "h5ad", "zarr"]
+        ),
         "tenx",
     ):
         write_table(table, folder / name)

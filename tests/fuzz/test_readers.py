@@ -7,9 +7,10 @@ import json
 import warnings
 import zipfile
 
-import h5py
+import anndata
 import numpy as np
 import pytest
+import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fuzz.damage import KINDS, TELLING, Edit, samples
@@ -19,9 +20,6 @@ from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.cli.exchange import read_r_list
 from log1pnmf.counts.chunks import open_counts
 from log1pnmf.counts.read import read_table
-
-anndata = pytest.importorskip("anndata")
-zarr = pytest.importorskip("zarr")
 
 FRACTION = st.floats(0, 1, exclude_max=True)
 EDITS = st.lists(
@@ -62,29 +60,17 @@ def test_damaged_files_are_refused_or_read(valid, folder, data):
             sample.read(path)
 
 
-# ---------------------------------------------------------------- archives that unpack to more than memory
-
-
-@pytest.fixture
-def small_limit(monkeypatch):
-    """Bombs of a few megabytes are enough to see the limit work."""
-    monkeypatch.setattr(untrusted, "ALWAYS_ALLOWED", 1 << 20)
-
-
-@pytest.mark.usefixtures("small_limit")
-@pytest.mark.parametrize("name", ["t.csv.gz", "t.mtx.gz"])
-def test_gzip_bombs(tmp_path, name):
+@pytest.mark.parametrize("name", ["t.csv.gz", "t.mtx.gz", "t.npz"])
+def test_archives_that_unpack_to_more_than_memory(tmp_path, name, monkeypatch):
+    """With a small limit, here in this process; tests/torture has many more in one with little memory."""
+    monkeypatch.setattr(untrusted, "ALWAYS_ALLOWED", 1 << 18)
     head = MARKET + "9 9 1\n" if "mtx" in name else "a,b\n"
-    (tmp_path / name).write_bytes(gzip.compress(head.encode() + b" " * (1 << 26)))
+    if name == "t.npz":
+        np.savez_compressed(tmp_path / name, counts=np.zeros((1 << 11, 1 << 11)))
+    else:
+        (tmp_path / name).write_bytes(gzip.compress(head.encode() + b" " * (1 << 24)))
     with pytest.raises(BadFileError, match="malicious"):
         read_table(tmp_path / name)
-
-
-@pytest.mark.usefixtures("small_limit")
-def test_zip_bomb(tmp_path):
-    np.savez_compressed(tmp_path / "t.npz", counts=np.zeros((1 << 12, 1 << 11)))
-    with pytest.raises(BadFileError, match="malicious"):
-        read_table(tmp_path / "t.npz")
 
 
 def test_a_well_packed_table_is_no_bomb(tmp_path):
@@ -93,9 +79,6 @@ def test_a_well_packed_table_is_no_bomb(tmp_path):
     np.savez_compressed(tmp_path / "t.npz", counts=values)
     assert (tmp_path / "t.npz").stat().st_size * 200 < values.nbytes
     assert read_table(tmp_path / "t.npz").shape == values.shape
-
-
-# ---------------------------------------------------------------- headers that ask for more than there is
 
 
 def npy(shape, dtype="<f8", data=b""):
@@ -132,52 +115,6 @@ def test_sparse_archives_with_a_huge_shape_or_indices_outside(tmp_path):
         read_table(tmp_path / "outside.npz")
 
 
-def h5ad(path):
-    anndata.AnnData(X=np.eye(3, dtype=np.float32)).write_h5ad(path)
-    return h5py.File(path, "r+")
-
-
-def test_hdf5_that_declares_more_than_it_holds(tmp_path):
-    with h5ad(tmp_path / "t.h5ad") as file:
-        del file["X"]
-        file.create_dataset("X", shape=(10**6, 10**7), dtype="f4", chunks=(1, 1000))
-    for read in (read_table, open_counts):
-        with pytest.raises(BadFileError, match="malicious"):
-            read(tmp_path / "t.h5ad")
-
-
-def test_hdf5_that_leads_elsewhere(tmp_path):
-    secret = tmp_path / "secret.h5"
-    with h5py.File(secret, "w") as file:
-        file["X"] = np.eye(3)
-    (tmp_path / "secret.bin").write_bytes(np.eye(3).tobytes())
-    layout = h5py.VirtualLayout(shape=(3, 3), dtype="f8")
-    layout[:] = h5py.VirtualSource(str(secret), "X", shape=(3, 3))
-    ways = {
-        "link": lambda file: file.__setitem__("X", h5py.ExternalLink(str(secret), "X")),
-        "external": lambda file: file.create_dataset(
-            "X", shape=(3, 3), dtype="f8", external=[(str(tmp_path / "secret.bin"), 0, 72)]
-        ),
-        "virtual": lambda file: file.create_virtual_dataset("X", layout),
-    }
-    for name, make in ways.items():
-        with h5ad(tmp_path / f"{name}.h5ad") as file:
-            del file["X"]
-            make(file)
-        with pytest.raises(BadFileError, match="not read"):
-            read_table(tmp_path / f"{name}.h5ad")
-
-
-def test_hdf5_in_circles(tmp_path):
-    with h5ad(tmp_path / "t.h5ad") as file:
-        file["obs/again"] = file["obs"]  # what reads it to the end would never end
-    with pytest.raises(BadFileError, match="obs/again leads back into itself"):
-        read_table(tmp_path / "t.h5ad")
-
-
-# ---------------------------------------------------------------- code that must not run
-
-
 class Malicious:
     def __reduce__(self):
         return (pytest.fail, ("a file ran code",))
@@ -202,16 +139,6 @@ def test_pickles_in_zarr_are_not_loaded(tmp_path):
     for read in (read_table, open_counts):
         with pytest.raises(BadFileError, match="pickle"):
             read(path)
-
-
-def test_zarr_that_declares_more_than_it_holds(tmp_path):
-    path = tmp_path / "t.zarr"
-    group = zarr.open_group(str(path), mode="w", zarr_format=2)
-    anndata.io.write_elem(group, "/", anndata.AnnData(X=np.eye(3, dtype=np.float32)))
-    place = path / "X" / ".zarray"
-    place.write_text(json.dumps(json.loads(place.read_text()) | {"shape": [10**6, 10**7]}))
-    with pytest.raises(BadFileError, match="malicious"):
-        read_table(path)
 
 
 def test_members_of_archives_stay_inside(tmp_path):

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.reference_zeros import survey_feature
 
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey, caps_for, choose, survey_feature
+from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey, caps_for, choose
 
 
 def polyval(coefficients, x):

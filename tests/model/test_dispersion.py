@@ -147,9 +147,7 @@ def test_a_prior_that_would_stay_is_kept_and_the_objective_falls():
     assert moved.prior is first.prior
     before, after = (
         negative_log_likelihood(
-            Problem(problem.counts, problem.size_factors, problem.link, noise=one),
-            loadings,
-            1.001 * factors,
+            Problem(problem.counts, problem.size_factors, problem.link, noise=one), loadings, 1.001 * factors
         )
         + one.cost
         for one in (first, moved)

@@ -36,9 +36,12 @@ def test_identity_is_the_limit():
     np.testing.assert_allclose(ShiftedLog(1e12).link(RATES), RATES, rtol=1e-6)
 
 
-def test_scales():
-    assert (ShiftedLog(0.01).alpha, ShiftedLog(0.01).exposure_scale) == (1.0, 0.01)
-    assert (ShiftedLog(30).alpha, ShiftedLog(30).exposure_scale) == (30.0, 30.0)
+@pytest.mark.parametrize("c", SHIFTS[:-1])
+def test_parts_combine_as_sum_and_product(c):
+    """The landing page's 4 and 6 give 34 at c = 1: their sum, and their product over c."""
+    link = ShiftedLog(c)
+    np.testing.assert_allclose(link.inverse(link.link(4.0) + link.link(6.0)), 10.0 + 24.0 / c)
+    assert (link.alpha, link.exposure_scale) == (max(1.0, c), c)
 
 
 @pytest.mark.parametrize("c", [1, np.float32(0.5), np.int64(3)])

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from log1pnmf.pl.canvas import Factorization
+from log1pnmf.pl.canvas import fit_of_arrays
 
 mpl.use("Agg")
 
@@ -45,7 +45,7 @@ def shown():
     factors = rng.gamma(0.3, size=(30, 4))
     factors[np.arange(8) * 3, np.arange(8) % 4] += 5.0
     iterations = np.arange(12)
-    return Factorization(
+    return fit_of_arrays(
         loadings=loadings / loadings.max(axis=0),
         factors=factors,
         c=1.0,

@@ -11,11 +11,16 @@ from log1pnmf import Log1pNMF, pl
 from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.groups import arrange, read_groups
 from log1pnmf.fitting.fit import SWEEP
-from log1pnmf.pl.canvas import Factorization, drawable
+from log1pnmf.pl.canvas import fit_of_arrays, fit_to_draw
+
+
+def at(fit, c):
+    """Return the same fit at another c."""
+    return replace(fit, settings=replace(fit.settings, c=c))
 
 
 def moved(history, by):
-    """Give the history of a fit whose objective is higher throughout."""
+    """Return the history of a fit whose objective is higher throughout."""
     return history | {name: history[name] + by for name in ("objective", "loss")}
 
 
@@ -45,7 +50,7 @@ class TestConvergence:
 
     def test_the_best_is_over_fits_of_the_same_c(self, shown, ax):
         better = moved(shown.history, -1.0)
-        other_c = replace(shown, history=better, c=np.inf)
+        other_c = at(replace(shown, history=better), np.inf)
         pl.convergence([shown, replace(shown, history=better), other_c], names=["one", "two", "three"], ax=ax)
         one, two, three = (line.get_ydata() for line in ax.lines)
         np.testing.assert_allclose((one - two)[:-1], 1.0)
@@ -143,7 +148,7 @@ class TestCompare:
     @pytest.fixture
     def permuted(self, shown):
         order = [2, 0, 3, 1]
-        return replace(shown, loadings=shown.loadings[:, order], factors=shown.factors[:, order], c=7.0)
+        return at(replace(shown, loadings=shown.loadings[:, order], factors=shown.factors[:, order]), 7.0)
 
     def test_matched_factors_have_the_same_colours(self, shown, permuted, labels, figure):
         pl.compare(shown, permuted, labels, figure=figure)
@@ -164,7 +169,7 @@ class TestCompare:
     def test_factors_like_no_other_have_colours_of_their_own(self, shown, figure):
         rng = np.random.default_rng(9)
         strange = np.column_stack((shown.loadings[:, 1], rng.random(60)))
-        other = Factorization(strange, np.ones((30, 2)), np.inf)
+        other = fit_of_arrays(strange, np.ones((30, 2)), np.inf)
         pl.compare(shown, other, figure=figure)
         used = [patch.get_facecolor()[:3] for patch in figure.axes[1].get_legend().get_patches()]
         ours = [to_rgb(color) for color in factor_colors(shown.n_components)]
@@ -185,14 +190,14 @@ def model():
 
 class TestSources:
     def test_model_and_fit_are_the_same(self, model):
-        of_model, of_fit = drawable(model), drawable(model.fit_)
+        of_model, of_fit = fit_to_draw(model), fit_to_draw(model.fit_)
         np.testing.assert_array_equal(of_model.loadings, model.loadings_)
         np.testing.assert_array_equal(of_model.factors, model.components_.T)
         np.testing.assert_array_equal(of_fit.loadings, of_model.loadings)
         assert of_model.name == "c = 1"
 
     def test_scale_is_that_of_memberships_whatever_the_model_shows(self, model):
-        np.testing.assert_allclose(drawable(model.fit_.normalized("factor_sum")).loadings, model.loadings_)
+        np.testing.assert_allclose(fit_to_draw(model.fit_.normalized("factor_sum")).loadings, model.loadings_)
 
     @pytest.mark.parametrize("key", [None, "mine"])
     def test_anndata(self, key):
@@ -201,7 +206,7 @@ class TestSources:
 
         adata = anndata.AnnData(np.random.default_rng(0).poisson(2.0, size=(30, 12)).astype(np.float32))
         tl.log1p_nmf(adata, 3, key_added=key, tol=1e-4)
-        shown = drawable(adata, key=key)
+        shown = fit_to_draw(adata, key=key)
         np.testing.assert_allclose(shown.loadings.max(axis=0), 1.0)
         link = adata.obsm[key or "X_log1p_nmf"] @ adata.varm[key or "log1p_nmf"].T
         np.testing.assert_allclose(shown.loadings @ shown.factors.T, link)
@@ -214,7 +219,7 @@ class TestSources:
 
         adata = anndata.AnnData(np.random.default_rng(0).poisson(2.0, size=(30, 12)).astype(np.float32))
         tl.log1p_nmf(adata, 3, tol=1e-4)
-        part = drawable(adata[5:15, ::2].copy())
+        part = fit_to_draw(adata[5:15, ::2].copy())
         np.testing.assert_array_equal(part.loadings, adata.obsm["X_log1p_nmf"][5:15])
         np.testing.assert_array_equal(part.factors, adata.varm["log1p_nmf"][::2])
         pl.factor_scatter(adata[5:15, ::2].copy(), 0, 1, ax=ax)
@@ -222,7 +227,7 @@ class TestSources:
     def test_projected_samples_have_loadings_only(self, ax):
         anndata = pytest.importorskip("anndata")
         adata = anndata.AnnData(np.zeros((4, 3)), obsm={"X_log1p_nmf": np.eye(4, 2)})
-        assert drawable(adata).factors.shape == (0, 2)
+        assert fit_to_draw(adata).factors.shape == (0, 2)
         pl.structure(adata, ax=ax)
         with pytest.raises(ValueError, match="no factors"):
             pl.top_features(adata)
@@ -237,16 +242,14 @@ class TestSources:
 
     def test_refusals(self, model):
         with pytest.raises(TypeError, match=r"expected a Fit, a fitted Log1pNMF, .* got list"):
-            drawable([1, 2])
+            fit_to_draw([1, 2])
         with pytest.raises(ValueError, match="key='k' is for AnnData, got Log1pNMF"):
-            drawable(model, key="k")
+            fit_to_draw(model, key="k")
         anndata = pytest.importorskip("anndata")
         with pytest.raises(KeyError, match=r"adata\.obsm has no 'X_log1p_nmf' \(it has: none\)"):
-            drawable(anndata.AnnData(np.zeros((2, 2))))
+            fit_to_draw(anndata.AnnData(np.zeros((2, 2))))
         with pytest.raises(ValueError, match="one name for each of the 12 features, got 1"):
-            drawable(model, feature_names=["a"])
-        with pytest.raises(ValueError, match="one name for each of the 3 features, got 1"):
-            drawable(Factorization(np.eye(3), np.eye(3), 1.0), feature_names=["a"])
+            fit_to_draw(model, feature_names=["a"])
 
 
 class TestFigures:

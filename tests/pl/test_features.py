@@ -10,7 +10,8 @@ from scipy.stats import spearmanr
 
 from log1pnmf import Log1pNMF, pl
 from log1pnmf._common.colors import factor_colors
-from log1pnmf.pl.canvas import Factorization, label_columns, rank, spread
+from log1pnmf.fitting.ranking import ranking_of
+from log1pnmf.pl.canvas import fit_of_arrays, label_columns, spread
 
 
 def overlaps(texts):
@@ -46,7 +47,7 @@ class TestScatter:
         figure.set_size_inches(2.5, 2.5)
         factors = 1.0 + 1e-3 * np.random.default_rng(0).random((20, 2))
         names = np.array([f"long_name_{j}" for j in range(20)], dtype=object)
-        crowd = Factorization(np.ones((5, 2)), factors, 1.0, feature_names=names)
+        crowd = fit_of_arrays(np.ones((5, 2)), factors, 1.0, feature_names=names)
         ax = pl.factor_scatter(crowd, 0, 1, n_labels=20, ax=figure.subplots())
         assert 0 < len(ax.texts) < 20
         assert overlaps(ax.texts) == []
@@ -75,7 +76,7 @@ class TestScatter:
             pl.factor_scatter(shown, 1, 4, ax=ax)
         with pytest.raises(ValueError, match="no feature is called 'nothing'"):
             pl.factor_scatter(shown, 0, 1, highlight=["nothing"], ax=ax)
-        loadings_only = Factorization(np.ones((3, 2)), np.zeros((0, 2)), np.nan)
+        loadings_only = fit_of_arrays(np.ones((3, 2)), np.zeros((0, 2)))
         with pytest.raises(ValueError, match="no factors"):
             pl.factor_scatter(loadings_only, 0, 1, ax=ax)
 
@@ -84,7 +85,7 @@ class TestTopFeatures:
     def test_bars_are_fold_changes_in_the_one_order(self, shown, figure):
         pl.top_features(shown, n_top=5, figure=figure)
         assert len(figure.axes) == 4
-        ranking = rank(shown)
+        ranking = ranking_of(shown)
         for k, ax in enumerate(figure.axes):
             expected = ranking.top(k, 5)
             assert [text.get_text() for text in ax.get_yticklabels()] == [f"gene{j}" for j in expected]
@@ -95,7 +96,7 @@ class TestTopFeatures:
 
     def test_heat_map_holds_fold_changes(self, shown, figure):
         pl.top_features(shown, n_top=3, kind="heatmap", figure=figure)
-        ax, ranking = figure.axes[0], rank(shown)
+        ax, ranking = figure.axes[0], ranking_of(shown)
         rows = [int(text.get_text().removeprefix("gene")) for text in ax.get_yticklabels()]
         assert set(rows) == {int(j) for k in range(4) for j in ranking.top(k, 3)}
         assert len(rows) == len(set(rows))

@@ -8,7 +8,7 @@ from log1pnmf import pl
 from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.groups import arrange
 from log1pnmf.fitting.fit import sample_shares
-from log1pnmf.pl.canvas import Factorization, group_places, stacked_pixels
+from log1pnmf.pl.canvas import fit_of_arrays, group_places, stacked_pixels
 
 
 def column_heights(ax):
@@ -93,8 +93,9 @@ class TestPixels:
         red = (pixels[:, :, 0] * pixels[:, :, 3])[pixels[:, :, 3] > 0].sum() / 400
         assert red == pytest.approx(0.003, abs=2e-4)
 
-    def test_chosen_factors_only(self, shown, labels, ax):
-        pl.structure(shown, labels, factors=[2, 1], ax=ax)
+    @pytest.mark.parametrize("factors", [[2, 1], ["k2", "k1"]])
+    def test_chosen_factors_only(self, shown, labels, ax, factors):
+        pl.structure(shown, labels, factors=factors, ax=ax)
         assert [text.get_text() for text in ax.get_legend().get_texts()] == ["k1", "k2"]
         order = arrange(shown.loadings, labels)
         heights = column_heights(ax)
@@ -137,7 +138,7 @@ class TestAround:
         rng = np.random.default_rng(1)
         sizes = [110, 51, 236, 872, 214, 120, 130, 13, 70, 14, 8, 92, 5, 2]
         labels = np.repeat([f"{i:02d} a long name of a group"[: 6 + i] for i in range(14)], sizes)
-        shown = Factorization(rng.random((len(labels), 3)), np.ones((5, 3)), 1.0)
+        shown = fit_of_arrays(rng.random((len(labels), 3)), np.ones((5, 3)), 1.0)
         ax = pl.structure(shown, labels, ax=figure.subplots())
         figure.draw_without_rendering()
         texts = ax.texts
@@ -156,7 +157,7 @@ class TestAround:
     def test_number_of_artists_does_not_grow_with_samples(self, figure):
         counts = []
         for n in (100, 5000):
-            shown = Factorization(np.random.default_rng(0).random((n, 15)), np.ones((5, 15)), 1.0)
+            shown = fit_of_arrays(np.random.default_rng(0).random((n, 15)), np.ones((5, 15)), 1.0)
             axes = figure.subplots()
             pl.structure(shown, np.arange(n) % 5, ax=axes)
             counts.append(len(axes.get_children()))
@@ -165,7 +166,7 @@ class TestAround:
 
     @pytest.mark.slow
     def test_a_hundred_thousand_samples(self, figure):
-        shown = Factorization(np.random.default_rng(0).random((100_000, 15)), np.ones((5, 15)), 1.0)
+        shown = fit_of_arrays(np.random.default_rng(0).random((100_000, 15)), np.ones((5, 15)), 1.0)
         ax = pl.structure(shown, np.arange(100_000) % 14, max_samples=None, ax=figure.subplots())
         assert len(ax.images) == 1
 
@@ -216,7 +217,7 @@ class TestNumbers:
     def test_400_numbers_are_not_400_groups(self, figure):
         anndata = pytest.importorskip("anndata")
         rng = np.random.default_rng(0)
-        many = Factorization(rng.random((400, 3)), rng.random((5, 3)), c=1.0)
+        many = fit_of_arrays(rng.random((400, 3)), rng.random((5, 3)), c=1.0)
         ax, below = figure.subplots(2, 1)
         pl.structure(many, rng.random(400), ax=ax)
         assert len(ax.get_xticklabels()) == 5
@@ -233,7 +234,7 @@ class TestNumbers:
     @pytest.mark.parametrize("plot", [pl.structure, pl.loadings_by_group])
     def test_too_many_names_are_refused(self, plot, ax):
         rng = np.random.default_rng(0)
-        many = Factorization(rng.random((400, 3)), rng.random((5, 3)), c=1.0)
+        many = fit_of_arrays(rng.random((400, 3)), rng.random((5, 3)), c=1.0)
         with pytest.raises(ValueError, match="400 different labels, more than the 60 groups"):
             plot(many, [f"cell {i}" for i in range(400)], ax=ax)
 
@@ -242,6 +243,6 @@ class TestNumbers:
         values = rng.random(100)
         values[:10] = np.nan
         ax = pl.structure(
-            Factorization(rng.random((100, 3)), rng.random((5, 3)), c=1.0), values, ax=figure.subplots()
+            fit_of_arrays(rng.random((100, 3)), rng.random((5, 3)), c=1.0), values, ax=figure.subplots()
         )
         assert [text.get_text() for text in ax.get_xticklabels()][-1] == "NA"

@@ -7,9 +7,8 @@ import warnings
 import numpy as np
 import pytest
 
-from log1pnmf import Fit, Log1pNMF
-from log1pnmf.fitting.fit import DataFacts
-from log1pnmf.fitting.settings import Settings
+from log1pnmf import Log1pNMF
+from log1pnmf.pl.canvas import fit_of_arrays
 from log1pnmf.report import write_report
 
 GROUPS = ["plain", "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>"]
@@ -74,27 +73,7 @@ def page(tmp_path_factory, models, about, counts):
 @pytest.fixture(scope="session")
 def fit_of():
     """Make a fit that has these loadings and factors."""
-
-    def make(loadings, factors, c):
-        n, m = len(loadings), len(factors)
-        settings = Settings(n_components=loadings.shape[1], c=c, likelihood="exact")
-        return Fit(
-            loadings=loadings,
-            factors=factors,
-            size_factors=np.ones(n),
-            settings=settings,
-            asked=settings,
-            data=DataFacts(n, m, n * m, float(n * m)),
-            stopped="converged",
-            objective=0.0,
-            approximate_log_likelihood=None,
-            kkt_residual=0.0,
-            n_iter=1,
-            seconds=0.0,
-            history={},
-        )
-
-    return make
+    return fit_of_arrays
 
 
 @pytest.fixture

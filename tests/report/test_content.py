@@ -2,6 +2,7 @@
 
 import html
 import html.parser
+import inspect
 import re
 from dataclasses import replace
 
@@ -16,8 +17,8 @@ from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.report import document, write_report
 from log1pnmf.report import figures as structure
-from log1pnmf.report.fits import compare
-from log1pnmf.report.inputs import MOST_GROUPS, ReportInput
+from log1pnmf.report.comparison import compare
+from log1pnmf.report.inputs import MOST_GROUPS, groups_of
 
 
 class Reader(html.parser.HTMLParser):
@@ -220,7 +221,7 @@ def test_figures_of_the_comparison(fit_of):
     factors = np.random.default_rng(1).dirichlet(np.ones(8), size=(2, 3))  # all factors carry as much
     shared, clusters = fit_of(even, factors[0].T, c=1.0), fit_of(eye, factors[1].T, c=np.inf)
     result = compare([shared, clusters], groups=Groups.of(np.repeat(["a", "b", "c"], 10)))
-    figure = {one.name: (one.finite, one.additive) for one in result.figures}
+    figure = {one.name: (one.finite, one.additive) for one in result.measures}
     assert figure["Groups that use a factor"] == (3.0, 1.0)
     assert figure["Factors used by one group"] == (0, 3)
     assert figure["Strongest factor predicts the group"] == (1.0, 1.0)
@@ -282,25 +283,26 @@ def test_more_samples_than_are_drawn(tmp_path, models, about, embedded, monkeypa
     assert "30 of 90 samples, a part of every group" in text_of(path)
 
 
-def test_too_many_groups_are_put_together(models):
-    inputs = ReportInput.of(models, groupby=[f"group {i:02}" for i in range(90)])
-    assert len(inputs.groups.names) == MOST_GROUPS
-    assert inputs.groups.sizes.tolist() == [1] * (MOST_GROUPS - 1) + [90 - MOST_GROUPS + 1]
-    assert inputs.n_groups == 90
+def test_too_many_groups_are_put_together(tmp_path, models, embedded):
+    path = write_report(tmp_path / "r.html", models, groupby=[f"group {i:02}" for i in range(90)])
+    sizes = [stop - start for _, start, stop in embedded(path)["spans"]]
+    assert sizes == [1] * (MOST_GROUPS - 1) + [90 - MOST_GROUPS + 1]
+    assert f"The {MOST_GROUPS - 1} largest of 90 groups are shown one by one" in text_of(path)
 
 
 def test_numbers_are_cut_into_ranges(models, tmp_path):
     values = np.arange(90.0)[::-1].copy()
     values[7] = np.nan
-    inputs = ReportInput.of(models, groupby=values, group_name="age")
-    *names, missing = inputs.groups.names
+    groups, cut = groups_of(models[0], values, 90)
+    assert cut
+    *names, missing = groups.names
     assert missing == "NA"
     assert [float(name.split(" to ")[0]) for name in names] == sorted(
         float(name.split(" to ")[0]) for name in names
     )
     for code, name in enumerate(names):
         low, high = map(float, name.split(" to "))
-        inside = values[inputs.groups.codes == code]
+        inside = values[groups.codes == code]
         assert low - 0.5 <= inside.min() <= inside.max() <= high + 0.5
         assert 20 <= len(inside) <= 24
     text = text_of(write_report(tmp_path / "r.html", models, groupby=values, group_name="age"))
@@ -417,3 +419,8 @@ def test_anndata_gives_fit_names_and_groups(tmp_path, counts, embedded):
 def test_missing_folder_is_said_before_any_work(tmp_path, models):
     with pytest.raises(FileNotFoundError, match="make it first"):
         write_report(tmp_path / "no" / "r.html", models)
+
+
+def test_options_that_models_pass_on_are_those_of_the_report():
+    keywords = set(inspect.signature(write_report).parameters) - {"path", "fits"}
+    assert set(document.ReportOptions.__annotations__) == keywords

@@ -52,9 +52,6 @@ def test_copy_leaves_the_original_alone(adata):
     assert not adata.varm
     assert not adata.uns
     assert loadings(copy).shape == (adata.n_obs, 2)
-
-
-def test_key_added_renames_all_three(adata):
     lp.tl.log1p_nmf(adata, 2, key_added="programmes", **FAST)
     assert [list(adata.obsm), list(adata.varm), list(adata.uns)] == [["programmes"]] * 3
 
@@ -66,9 +63,6 @@ def test_key_added_renames_all_three(adata):
 def test_bad_keys_are_refused(key, error, words):
     with pytest.raises(error, match=words):
         Keys(key)
-
-
-# ---------------------------------------------------------------- which counts
 
 
 def test_counts_layer_is_used_and_said_where_x_is_not_counts(adata, expected, caplog):
@@ -84,6 +78,7 @@ def test_counts_layer_is_used_and_said_where_x_is_not_counts(adata, expected, ca
 
 def test_x_is_used_where_it_holds_counts(adata, expected, caplog):
     adata.layers["counts"] = 2 * adata.X
+    adata.var["highly_variable"] = np.arange(adata.n_vars) < 20  # used only where it is asked for
     lp.tl.log1p_nmf(adata, 3, **FAST)
     np.testing.assert_array_equal(loadings(adata), expected.loadings_)
     assert adata.uns["log1p_nmf"]["layer"] == "X"
@@ -113,12 +108,6 @@ def test_mask_var_fits_only_those_features(adata):
     np.testing.assert_array_equal(adata.varm["by_array"], by_name)
 
 
-def test_highly_variable_is_not_used_unless_asked(adata, expected):
-    adata.var["highly_variable"] = np.arange(adata.n_vars) < 20
-    lp.tl.log1p_nmf(adata, 3, **FAST)
-    np.testing.assert_array_equal(loadings(adata), expected.loadings_)
-
-
 @pytest.mark.parametrize(
     ("mask", "error", "words"),
     [
@@ -140,9 +129,6 @@ def test_other_things_are_refused(cells):
         lp.tl.log1p_nmf(cells.X, 2)
     with pytest.raises(TypeError, match=r"got str; read the file first, with anndata.read_h5ad"):
         lp.tl.log1p_nmf("cells.h5ad", 2)
-
-
-# ---------------------------------------------------------------- views and files
 
 
 def test_view_becomes_an_object_of_its_own(adata, caplog):
@@ -184,9 +170,6 @@ def test_view_of_data_in_a_file(adata, tmp_path):
     backed.file.close()
 
 
-# ---------------------------------------------------------------- sweeps
-
-
 def test_sweep_keeps_every_fit_and_a_table(adata):
     lp.tl.sweep(adata, 2, [np.inf, 1, 0.1], **FAST)
     table = adata.uns["log1p_nmf_sweep"]
@@ -197,22 +180,3 @@ def test_sweep_keeps_every_fit_and_a_table(adata):
         assert adata.uns[key]["log_likelihood"] == likelihood
         assert adata.obsm[key].shape == (adata.n_obs, 2)
     assert lp.as_fit(adata, key="log1p_nmf_c=0.1").c == 0.1
-
-
-def test_sweep_keeps_neighbouring_c_apart(adata):
-    lp.tl.sweep(adata, 1, [1.0, 1.0 + 1e-9], **FAST)
-    assert set(adata.obsm) == {"log1p_nmf_c=1", "log1p_nmf_c=1.000000001"}
-
-
-def test_sweep_refuses_the_same_c_twice(adata):
-    with pytest.raises(ValueError, match="c must hold different numbers, got 1 twice"):
-        lp.tl.sweep(adata, 2, [1.0, 1])
-    assert not adata.obsm
-
-
-@pytest.mark.parametrize("tool", [lp.tl.log1p_nmf, lambda adata, k: lp.tl.sweep(adata, k, [1, 2])])
-def test_counts_without_a_count_are_refused(adata, tool):
-    adata.X = sparse.csr_matrix(adata.shape)
-    with pytest.raises(ValueError, match="counts are all zero"):
-        tool(adata, 2)
-    assert not adata.obsm

@@ -1,11 +1,10 @@
 """Columns of obs and gene sets as known structure, kept in AnnData and in files."""
 
+import anndata
 import numpy as np
 import pytest
 
 import log1pnmf as lp
-
-anndata = pytest.importorskip("anndata")
 
 N, M = 24, 15
 

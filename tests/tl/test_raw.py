@@ -1,12 +1,11 @@
 """Counts in ``adata.raw``."""
 
+import anndata
 import numpy as np
 import pytest
 
 from log1pnmf import tl
 from log1pnmf.counts import read_table
-
-anndata = pytest.importorskip("anndata")
 
 
 @pytest.fixture

@@ -84,11 +84,13 @@ def test_order_does_not_matter(fitted):
     lp.tl.evidence(other, n_seeds=2, n_bootstrap=0)
 
 
-def test_what_needs_the_whole_fit_refuses_some_samples(fitted):
+def test_what_needs_the_whole_fit_refuses_some_samples(fitted, tmp_path):
     part = fitted[:40].copy()
     model = lp.Log1pNMF.of(part)
     assert model.fit_.log_likelihood is None
     assert "these are 40 of the 60 samples" in model.summary()
+    model.save(tmp_path / "part.npz")
+    assert not lp.Fit.load(tmp_path / "part.npz").whole
     with pytest.raises(ValueError, match=r"evidence .* needs all 60 samples of the fit, .*original object"):
         lp.tl.evidence(part)
 
@@ -119,11 +121,6 @@ def test_loadings_that_were_changed_are_not_the_fit(fitted):
     found = lp.as_fit(changed)
     assert not found.whole
     assert found.log_likelihood is None
-
-
-def test_a_part_is_saved_as_a_part(fitted, tmp_path):
-    lp.as_fit(fitted[:40]).save(tmp_path / "part.npz")
-    assert not lp.Fit.load(tmp_path / "part.npz").whole
 
 
 def test_projected_samples_have_markers_and_usage(fitted):

@@ -3,11 +3,9 @@
 import anndata
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import log1pnmf as lp
-
-pytest.importorskip("matplotlib")
-from matplotlib.figure import Figure
 
 QUICK = {"n_folds": 2, "n_seeds": 2, "tol": 1e-4, "size_factors": "none", "n_jobs": 1}
 
@@ -55,6 +53,9 @@ def test_c_is_the_axis_where_there_is_one_number_of_factors(adata):
     (ax,) = lp.pl.select(found, figure=Figure()).axes  # without seeds there is no stability
     assert ax.get_xlabel() == "c"
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0.1", "∞"]
+    np.testing.assert_allclose(ax.containers[0].lines[0].get_ydata(), found.summary["difference"])
+    with pytest.raises(ValueError, match="over must be one of"):
+        lp.pl.select(found, over="K")
 
 
 def test_key_and_copy(adata):

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("anndata")
-pytest.importorskip("zarr")
 pytest.importorskip("resource")
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ import pytest
 
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.cli.convert import to_r
-from log1pnmf.cli.run_folder import RunFolder
-from log1pnmf.cli.running import write_annotated_fits, write_run
+from log1pnmf.cli.fit import write_annotated_fits
+from log1pnmf.cli.run_folder import RunFolder, RunRecord, RunWriter, Source, claimed_for_run
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import Filtered, Sink
 from log1pnmf.counts.text import CountTable
@@ -21,11 +21,8 @@ from log1pnmf.fitting.checkpoint import load_checkpoint
 from log1pnmf.report.document import write_report
 
 resource = pytest.importorskip("resource")
-pytest.importorskip("anndata")
-pytest.importorskip("jinja2")
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-RECORD = {"command": "log1pnmf fit", "source": {"path": "x.csv"}, "groupby": None, "filters": [], "notes": []}
 N, M = 300, 200
 
 
@@ -43,6 +40,13 @@ def fit(table):
     return fit_log1p_nmf(table.counts, 2, c=np.inf, tol=1e-2)
 
 
+def write_run(path, fit, table):
+    asked = {"command": "log1pnmf fit", "created": "2026-01-01", "versions": {}, "source": Source("x.csv")}
+    given = {"source_format": "csv", "reading": {}, "shape": (N, M), "parameters": {}}
+    with claimed_for_run(path) as folder:
+        RunWriter(folder, table, RunRecord(**asked, **given), [fit], [{}]).write()
+
+
 @pytest.fixture
 def writers(table, fit):
     """By name: writes one thing into a folder."""
@@ -57,14 +61,14 @@ def writers(table, fit):
             place / f"t{ending}", chunks, shape=(N, M)
         )
         made[f"annotated{ending}"] = lambda place, ending=ending: write_annotated_fits(
-            place / f"t{ending}", [fit], filtered, source=place
+            place / f"t{ending}", [fit], filtered
         )
     return {
         **made,
         "fit": lambda place: fit.save(place / "f.npz"),
         "report": lambda place: write_report(place / "r.html", fit, title="t"),
         "list for R": lambda place: to_r(fit, place / "r", counts=table.counts),
-        "run": lambda place: write_run(place / "out", [fit], table, record=RECORD),
+        "run": lambda place: write_run(place / "out", fit, table),
     }
 
 

@@ -7,10 +7,10 @@ writer adds. Numbers come back with the same bits, inf and NaN included.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
-import re
 import secrets
 import shutil
 import zipfile
@@ -74,13 +74,8 @@ def replacing(path: StrPath) -> Iterator[BinaryIO]:
         yield file
         file.flush()
         os.fsync(file.fileno())
-    _flush_folder(target.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    """Flush a rename to the disk; Windows cannot do that."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
+    if os.name == "posix":  # flush the rename; Windows cannot do that
+        descriptor = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
@@ -89,20 +84,19 @@ def _flush_folder(folder: Path) -> None:
 
 @contextmanager
 def building(path: StrPath, *, force: bool = False) -> Iterator[Path]:
-    """Return a temporary name beside `path` for a file or folder, which is renamed if all goes well.
+    """Return a temporary place for a file or folder of that name, which is moved to `path` if all goes well.
 
     Whatever goes wrong leaves `path` as it was. Where something is replaced, it is moved aside first and
     removed last.
     """
     place = check_place(path, force=force)
-    # Its own ending comes last: writers choose their format by it. A long name would not leave room for more.
-    temporary = place.with_name(f".{secrets.token_hex(8)}.tmp{''.join(place.suffixes)[-16:]}")
+    aside = place.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        yield temporary
-        _move(temporary, place, force=force)
-    except BaseException:
-        remove(temporary)
-        raise
+        aside.mkdir()
+        yield aside / place.name
+        _move(aside / place.name, place, force=force)
+    finally:
+        remove(aside)
 
 
 def _move(temporary: Path, place: Path, *, force: bool) -> None:
@@ -112,38 +106,29 @@ def _move(temporary: Path, place: Path, *, force: bool) -> None:
     elif not place.exists() or (place.is_file() and temporary.is_file()):
         os.replace(temporary, place)
     else:
-        aside = place.with_name(f".{secrets.token_hex(8)}.old")
-        os.rename(place, aside)
+        old = temporary.parent.with_suffix(".old")
+        os.rename(place, old)
         try:
             os.rename(temporary, place)
         except BaseException:
-            os.rename(aside, place)
+            os.rename(old, place)
             raise
-        remove(aside)
+        remove(old)
 
 
 def _move_to_free(temporary: Path, place: Path) -> None:
-    """Rename without replacing anything: the system refuses to replace a folder, and to link over a file."""
+    """Move without replacing anything: the system refuses to replace a folder, and to link over a file."""
     try:
         if temporary.is_dir():
             os.rename(temporary, place)
-            return
-        try:
+        else:
             os.link(temporary, place)
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without links
-            if place.exists():
-                raise FileExistsError(place) from None
-            os.rename(temporary, place)
-            return
-        os.unlink(temporary)
     except OSError as error:
-        if not place.exists():
-            raise
-        raise FileExistsError(
-            f"{place} was made by someone else in the meantime and is not replaced; choose another name"
-        ) from error
+        if place.exists():
+            raise FileExistsError(
+                f"{place} was made by someone else in the meantime and is not replaced; choose another name"
+            ) from error
+        os.rename(temporary, place)  # a file system without links
 
 
 @contextmanager
@@ -195,8 +180,11 @@ def _locked(place: Path) -> int | None:
 def remove(path: Path) -> None:
     """Remove a file or folder, if it is there."""
     while path.is_dir() and not path.is_symlink():
-        with suppress(FileNotFoundError):  # threads of zarr may still be clearing up
+        try:
             shutil.rmtree(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):  # threads of zarr may still be at work
+                raise
     path.unlink(missing_ok=True)
 
 
@@ -209,19 +197,15 @@ READERS = {
     "fit": "read it with log1pnmf.Fit.load(path)",
     "checkpoint": "go on with it in fit(X, resume=path)",
     "selection": "go on with it in log1pnmf.analysis.select.select(..., resume=path)",
-}
-"""Kinds of content, and what they are for."""
-
-
-# ---------------------------------------------------------------- writing
+}  # kinds of content, and what they are for
 
 
 def write_archive(path: StrPath, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
     """Write arrays and metadata to one file, whole or not at all.
 
-    They go to a temporary file beside `path`, which is then flushed to the disk and renamed. Whatever happens
-    before that leaves what was at `path` as it was. Only a killed process leaves its temporary file behind
-    (``.<random>.tmp.npz``), which is never read.
+    They go to a temporary file, which is then flushed to the disk and renamed. Whatever happens before that
+    leaves what was at `path` as it was. Only a killed process leaves its temporary folder behind
+    (``.<random>.tmp``), which is never read.
 
     `metadata`: strings, numbers, booleans, None, lists and dicts of them; ``metadata["kind"]`` says what the
     file holds. Tuples become lists. "format", "format_version", "package_version" and "arrays" are filled in.
@@ -233,52 +217,26 @@ def write_archive(path: StrPath, arrays: Mapping[str, np.ndarray], metadata: Map
     >>> arrays["x"], metadata["c"]
     (array([0., 1., 2.]), inf)
     """
-    members = {name: _checked_array(name, array) for name, array in arrays.items()}
-    if not isinstance(metadata.get("kind"), str):
-        raise ValueError(f"metadata['kind'] must be a string, got {metadata.get('kind')!r}")
     own = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "package_version": __version__,
-        "arrays": list(members),
+        "arrays": list(arrays),
     }
-    text = json.dumps({**_plain(metadata, "metadata"), **own})
+    text = json.dumps({**metadata, **own}, default=_plain)
+    members = {METADATA: np.frombuffer(text.encode(), dtype=np.uint8), **arrays}
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in {METADATA: np.frombuffer(text.encode(), dtype=np.uint8), **members}.items():
+        for name, array in members.items():
             # a fresh ZipInfo holds no time of day, so that the same content gives the same file
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
+                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
 
 
-def _checked_array(name: str, value: Any) -> np.ndarray:
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_.-]+", name) or name == METADATA:
-        raise ValueError(
-            f"names of arrays are letters, digits, '_', '.' and '-', not 'metadata'; got {name!r}"
-        )
-    array = np.asarray(value)
-    if array.dtype.hasobject:
-        raise TypeError(
-            f"array {name!r} holds Python objects, which are not saved; give it a type of its own"
-        )
-    if array.dtype.names is not None:
-        raise TypeError(f"array {name!r} has fields, which are not saved; pass each as an array of its own")
-    return array
-
-
-def _plain(value: Any, where: str) -> Any:
-    """Convert a value to one that JSON can hold, or say which part of it cannot be converted."""
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, np.bool_ | np.integer | np.floating):
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy as one of Python, for JSON."""
+    if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, list | tuple):
-        return [_plain(one, f"{where}[{i}]") for i, one in enumerate(value)]
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _plain(one, f"{where}[{key!r}]") for key, one in value.items()}
-    raise TypeError(f"{where} cannot be saved: {type(value).__name__} is not a number, string, list or dict")
-
-
-# ---------------------------------------------------------------- reading
+    raise TypeError(f"metadata cannot hold {value!r:.100}: it is not a number, string, list or dict")
 
 
 def read_archive(path: StrPath, kind: str | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -300,7 +258,13 @@ def read_archive(path: StrPath, kind: str | None = None) -> tuple[dict[str, np.n
             f"{os.fspath(path)} is damaged or was not written by {FORMAT} ({error or type(error).__name__}); "
             "use another copy of it or write it again"
         ) from error
-    _check_version(path, metadata)
+    version = metadata["format_version"]
+    if version > FORMAT_VERSION:  # what it means is not known
+        raise ValueError(
+            f"{os.fspath(path)} has format version {version} (of {FORMAT} {metadata['package_version']}), "
+            f"but this is {FORMAT} {__version__}, which reads versions up to {FORMAT_VERSION}: "
+            f"pip install -U {FORMAT}"
+        )
     if sorted(arrays) != sorted(metadata["arrays"]):
         raise ValueError(f"{os.fspath(path)} is damaged: arrays are missing; use another copy of it")
     if kind is not None and metadata["kind"] != kind:
@@ -374,17 +338,6 @@ def check_value(name: str, value: Any, kind: type) -> None:
         raise ValueError(f"{name} must not be negative, got {value}")
 
 
-def _check_version(path: StrPath, metadata: Mapping[str, Any]) -> None:
-    """Refuse a file that a later version of the package wrote: its meaning is not known."""
-    version = metadata["format_version"]
-    if version > FORMAT_VERSION:
-        raise ValueError(
-            f"{os.fspath(path)} has format version {version} (of {FORMAT} {metadata['package_version']}), "
-            f"but this is {FORMAT} {__version__}, which reads versions up to {FORMAT_VERSION}: "
-            f"pip install -U {FORMAT}"
-        )
-
-
 def _members(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         names = [info.filename for info in archive.infolist()]
@@ -444,8 +397,9 @@ def from_tree(kind: Any, tree: Any, place: str = "") -> Any:
     if not is_dataclass(origin):
         return _leaf(name, origin, inner, tree)
     names, types = [field.name for field in _kept(origin)], get_type_hints(origin)
-    if not isinstance(tree, dict) or set(tree) != set(names):
-        raise ValueError(f"{name} must have {', '.join(names)}, got {tree!r:.1000}")
+    _check_type(name, tree, dict)
+    if set(tree) != set(names):
+        raise ValueError(f"{name} must have {', '.join(names)}, got {', '.join(tree)}")
     before = f"{place}." if place else ""
     made: Any = origin
     return made(**{one: from_tree(types[one], tree[one], before + one) for one in names})

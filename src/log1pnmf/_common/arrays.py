@@ -1,11 +1,8 @@
 """Arrays in memory, on a device or on disk: the operations in which they differ, in one place.
 
-The solver is written in the operators and methods all kinds share, so that one loop serves every engine.
-
-Matrices with one row per sample that need not be in memory: lazy, and read in blocks.
-
-`Rows` has the operators that the solver uses on arrays, so that one loop serves data of any size. None of
-them computes anything; only sums, means, maxima and `read` look at numbers, a block of rows at a time.
+The solver is written in the operators and methods all kinds share, so that one loop serves every engine and
+data of any size. `Rows` is a matrix with one row per sample that need not be in memory: its operators compute
+nothing, only sums, means, maxima and `read` do, a block of rows at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,11 +23,8 @@ from log1pnmf._core import extrapolate
 
 Array: TypeAlias = NDArray[Any]
 
-BLOCK_BYTES = 1 << 23
-"""Size of the blocks of reductions; a change of it changes their last bits."""
-
-IN_MEMORY = 1 << 28
-"""Bytes up to which `Rows.to_array` returns an array in memory; above, one in a file."""
+BLOCK_BYTES = 1 << 23  # of the blocks of reductions; a change of it changes their last bits
+IN_MEMORY = 1 << 28  # bytes up to which `Rows.to_array` returns an array in memory; above, one in a file
 
 
 def _lazily(function: Callable[[Array, Any], Array]) -> Callable[[Any, Any], Any]:
@@ -62,8 +56,6 @@ class Rows:
     def __len__(self) -> int:
         return self.shape[0]
 
-    # ---------------------------------------------------------------- lazily
-
     def _with(self, function: Callable[[Array, Any], Array], other: Any) -> Rows:
         """Combine with other rows, with an array that has as many rows, or with what broadcasts."""
 
@@ -91,29 +83,25 @@ class Rows:
             rows = rows._with(np.maximum, min)
         return rows if max is None else rows._with(np.minimum, max)
 
-    # ---------------------------------------------------------------- looking
-
     def blocks(self) -> Iterator[tuple[int, Array]]:
         """First row of each block, and the block."""
         step = max(1, BLOCK_BYTES // (8 * max(1, self.shape[1])))
         for start in range(0, len(self), step):
             yield start, self.read(start, min(start + step, len(self)))
 
-    def sum(self, axis: int = 0) -> NDArray[np.float64]:
+    def sum(self, axis: Literal[0] = 0) -> NDArray[np.float64]:
         """Sum of every column."""
-        _only_columns(axis)
         total = np.zeros(self.shape[1])
         for _, block in self.blocks():
             total += block.sum(axis=0, dtype=np.float64)
         return total
 
-    def mean(self, axis: int = 0) -> NDArray[np.float64]:
+    def mean(self, axis: Literal[0] = 0) -> NDArray[np.float64]:
         """Mean of every column."""
         return self.sum(axis) / len(self)
 
-    def max(self, axis: int = 0) -> NDArray[np.float64]:
+    def max(self, axis: Literal[0] = 0) -> NDArray[np.float64]:
         """Largest entry of every column."""
-        _only_columns(axis)
         return np.max([block.max(axis=0) for _, block in self.blocks()], axis=0)
 
     def to_array(self) -> NDArray[np.float64]:
@@ -133,11 +121,6 @@ class Rows:
         if copy is False:
             raise ValueError("rows that are not in memory have to be copied; pass copy=None")
         return self.to_array() if dtype is None else self.to_array().astype(dtype, copy=False)
-
-
-def _only_columns(axis: int) -> None:
-    if axis != 0:
-        raise ValueError(f"axis must be 0, got {axis}")
 
 
 class RowFile:
@@ -180,8 +163,7 @@ class RowFile:
 
 # ---------- arrays in memory, on a device or on disk
 
-ROWS_TOGETHER = 64
-"""Rows that `column_sums` adds as one."""
+ROWS_TOGETHER = 64  # rows that `column_sums` adds as one
 
 
 def on_host(array: Any) -> NDArray[Any]:

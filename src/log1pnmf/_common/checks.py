@@ -31,8 +31,7 @@ def plural(number: float, one: str, many: str | None = None) -> str:
 
 # ---------- warnings that point at the user's line
 
-PASSED_OVER = ("log1pnmf", "sklearn")
-"""Packages whose lines are not the user's: this one, and those that call it for the user."""
+PASSED_OVER = ("log1pnmf", "sklearn")  # packages whose lines are not the user's
 
 
 def convergence_warning() -> type[Warning]:
@@ -154,16 +153,7 @@ def one_for_each(name: str, given: Any, length: int, *, of: str = "features") ->
 
 Random: TypeAlias = np.random.Generator | np.random.RandomState
 
-GENERATORS = {
-    one.__name__: one
-    for one in (
-        np.random.MT19937,
-        np.random.PCG64,
-        np.random.PCG64DXSM,
-        np.random.Philox,
-        np.random.SFC64,
-    )
-}
+GENERATORS = {name: getattr(np.random, name) for name in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")}
 
 
 def as_random(random_state: Any) -> Random:
@@ -191,11 +181,10 @@ def new_seed(rng: Random) -> int:
 
 def random_parts(rng: Random) -> dict[str, Any]:
     """State of a generator of random numbers, as JSON holds it."""
-    if isinstance(rng, np.random.Generator):
-        state = dict(rng.bit_generator.state)
-    else:
-        state = dict(rng.get_state(legacy=False))
-    return {"type": type(rng).__name__, "state": _listed(state)}
+    random: Any = rng
+    generator = isinstance(rng, np.random.Generator)
+    state = random.bit_generator.state if generator else random.get_state(legacy=False)
+    return {"type": type(rng).__name__, "state": _listed(dict(state))}
 
 
 def check_known(rng: Random) -> None:
@@ -210,7 +199,11 @@ def check_known(rng: Random) -> None:
 def random_from_parts(parts: Mapping[str, Any]) -> Random:
     """Restore a generator from the state that `random_parts` gave."""
     state = _arrayed(parts["state"])
-    _check_positions(state)
+    inner = state["state"] if isinstance(state["state"], dict) else {}
+    positions = (("pos", inner.get("pos", 0), 624), ("buffer_pos", state.get("buffer_pos", 0), 4))
+    for name, place, most in positions:  # in the memory of the generator; NumPy does not check them
+        if not isinstance(place, int) or not 0 <= place <= most:
+            raise ValueError(f"{name} of the random numbers must be from 0 to {most}, got {place!r}")
     bits = GENERATORS[state["bit_generator"]]()
     if parts["type"] == "Generator":
         bits.state = state
@@ -226,17 +219,6 @@ def _listed(value: Any) -> Any:
     return {key: _listed(one) for key, one in value.items()} if isinstance(value, dict) else value
 
 
-def _check_positions(state: Mapping[str, Any]) -> None:
-    """Refuse positions outside of a generator's memory; NumPy does not check them."""
-    inner = state["state"] if isinstance(state["state"], dict) else {}
-    for name, place, most in (
-        ("pos", inner.get("pos", 0), 624),
-        ("buffer_pos", state.get("buffer_pos", 0), 4),
-    ):
-        if not isinstance(place, int) or not 0 <= place <= most:
-            raise ValueError(f"{name} of the random numbers must be from 0 to {most}, got {place!r}")
-
-
 def _arrayed(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
@@ -249,8 +231,6 @@ def _arrayed(value: Any) -> Any:
 
 # ---------- the version of the package
 
-COMPUTE = ("numpy", "scipy", "scikit-learn")
-
 try:
     __version__ = version("log1pnmf")
 except PackageNotFoundError:  # sources on a path, not installed
@@ -259,11 +239,5 @@ except PackageNotFoundError:  # sources on a path, not installed
 
 def versions() -> dict[str, str]:
     """Return what the numbers of a fit were computed with."""
-    return {
-        "log1pnmf": __version__,
-        "python": platform.python_version(),
-        **{name: version(name) for name in COMPUTE},
-    }
-
-
-# ---------- whether somebody is looking
+    packages = {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}
+    return {"log1pnmf": __version__, "python": platform.python_version(), **packages}

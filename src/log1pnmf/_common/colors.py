@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from itertools import cycle, islice
 
-BASELINE = "#d0d0d0"
-"""Light neutral grey: of what all samples share."""
+BASELINE = "#d0d0d0"  # light neutral grey: of what all samples share
 
 # The first nine are safe for common kinds of colour blindness (after Okabe and Ito, with purple and brown).
 # Each further one is neither pale, dark nor grey, and as far as possible from those before it in OKLab.
@@ -19,16 +18,12 @@ COLORS = """
 """
 
 
-def distinct_colors(n: int, *, baseline_first: bool = False) -> list[str]:
+def distinct_colors(n: int) -> list[str]:
     """Return n colours; after the 60th they start again.
 
-    >>> distinct_colors(3, baseline_first=True)
-    ['#d0d0d0', '#0072b2', '#e69f00']
+    >>> distinct_colors(2)
+    ['#0072b2', '#e69f00']
     """
-    if n < 0:
-        raise ValueError(f"n must not be negative, got {n}")
-    if baseline_first and n:
-        return [BASELINE, *distinct_colors(n - 1)]
     return list(islice(cycle(COLORS.split()), n))
 
 
@@ -38,4 +33,4 @@ def factor_colors(n: int) -> list[str]:
     >>> factor_colors(3)
     ['#d0d0d0', '#0072b2', '#e69f00']
     """
-    return distinct_colors(n, baseline_first=True)
+    return [BASELINE, *distinct_colors(n)][:n]

@@ -32,15 +32,10 @@ StrPath: TypeAlias = str | os.PathLike[str]
 # ---------- memory that a file may take
 
 ALWAYS_ALLOWED = 1 << 30
-LARGEST_RATIO = 200
-"""Bytes of memory for each byte of a file: real tables stay far below, files made to fill memory do not."""
-TEXT = 100
-"""Bytes that a string takes in memory, at least."""
-DEEPEST = 64
+LARGEST_RATIO = 200  # bytes of memory for each byte of a file: real tables stay far below, bombs do not
+TEXT = 100  # bytes that a string takes in memory, at least
+DEEPEST = 64  # levels of JSON
 PIECE = 1 << 20
-LEAST_LINE = 4  # of a MatrixMarket file: "1 1\n"
-ENTRY = 24
-"""Bytes of an entry of a MatrixMarket file: two indices and a value."""
 
 
 class BadFileError(ValueError):
@@ -72,13 +67,11 @@ def parse_memory(memory: str | float) -> float:
     >>> parse_memory("4GB"), parse_memory("1 MiB")
     (4000000000.0, 1048576.0)
     """
+    size = 0.0 if isinstance(memory, str | bool) else float(memory)
     if isinstance(memory, str):
         match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([kmgt]?)(i?)b?\s*", memory.lower())
-        size = (
-            float(match[1]) * (1024.0 if match[3] else 1e3) ** " kmgt".index(match[2] or " ") if match else 0
-        )
-    else:
-        size = 0.0 if isinstance(memory, bool) else float(memory)
+        if match:
+            size = float(match[1]) * (1024.0 if match[3] else 1e3) ** " kmgt".index(match[2] or " ")
     if size > 0:
         return size
     raise ValueError(f"memory must be a size like '4GB' or a number of bytes, got {memory!r}")
@@ -124,18 +117,7 @@ class MemoryLimit:
         return np.array(values, dtype=f"U{max(longest, 1)}")
 
 
-# ---------- numbers and JSON
-
-
-def read_number(cell: str) -> float:
-    """Read a number as tables have it; Python's own way of writing 1_000 is text.
-
-    >>> read_number("1e3")
-    1000.0
-    """
-    if "_" in cell:
-        raise ValueError(f"{cell!r} is not a number")
-    return float(cell)
+# ---------- JSON
 
 
 def parse_json(content: str | bytes, source: StrPath) -> Any:
@@ -151,13 +133,15 @@ def parse_json(content: str | bytes, source: StrPath) -> Any:
         ) from error
     level = [value]
     for _ in range(DEEPEST):
-        groups = (
-            one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)
-        )
-        level = [inner for group in groups for inner in group]
-        if not level:
-            return value
-    raise BadFileError(nested)
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    if level:
+        raise BadFileError(nested)
+    return value
 
 
 # ---------- NumPy's files
@@ -239,7 +223,12 @@ def market_matrix(path: Path, limit: MemoryLimit) -> Any:
     _check_market(path, limit)
     # SciPy reads beyond the end of a last line that is too long
     with open_packed(path, limit, ending=b"\n") as file:
-        return mmread(file)
+        try:
+            return mmread(file)
+        except (ValueError, OverflowError, TypeError) as error:
+            raise BadFileError(
+                f"{path} is not a whole MatrixMarket file ({error}); get another copy of it"
+            ) from error
 
 
 def _check_market(path: Path, limit: MemoryLimit) -> None:
@@ -264,14 +253,14 @@ def _check_market(path: Path, limit: MemoryLimit) -> None:
             f"{path} has no line with its numbers of rows, columns and entries; it is incomplete"
         )
     numbers = [int(size) for size in sizes]
-    listed = b"coordinate" in banner.lower()
-    entries, least = (numbers[-1], LEAST_LINE) if listed else (math.prod(numbers[:2]), 2)
-    if entries * least > length + least:
+    listed, general = (word in banner.lower() for word in (b"coordinate", b"general"))
+    # bytes of an entry: at least as text ("1 1\n" or "1\n"), and in memory (two indices and a value)
+    entries, text, memory = (numbers[-1], 4, 24) if listed else (math.prod(numbers[:2]), 2, 8)
+    if entries * text > length + text:
         raise BadFileError(
             f"{path} says it has {entries:,} entries, but is too short for them: it is truncated"
         )
-    both_halves = 1 if b"general" in banner.lower() else 2
-    limit.check(entries * (ENTRY if listed else 8) * both_halves)
+    limit.check(entries * memory * (1 if general else 2))
 
 
 def _inflated(file: BinaryIO, most: int, where: str) -> int:
@@ -287,8 +276,7 @@ def _inflated(file: BinaryIO, most: int, where: str) -> int:
 
 # ---------- names of columns that a file gives: they must stay inside of the group that gives them
 
-NAMING = ("column-order", "_index", "categories")
-"""Attributes of AnnData that name other parts of the file."""
+NAMING = ("column-order", "_index", "categories")  # attributes of AnnData that name other parts of the file
 
 
 def texts(value: Any) -> list[str]:
@@ -309,17 +297,13 @@ def check_names(where: str, names: Iterable[str]) -> None:
 # ---------- untrusted HDF5 files: every object is checked before anything is read from it
 
 DEEPEST_GROUP = 32
-DEFLATE, SHUFFLE, FLETCHER32, LZF = 1, 2, 3, 32000
-FILTERS = {DEFLATE, SHUFFLE, FLETCHER32, LZF}
-DEFLATE_RATIO = 1032
-"""Bytes that one byte can unpack to."""
-CHUNK_COST = 1000
-"""Bytes that HDF5 takes for each chunk of what is read."""
-SCANNED = 1 << 32
-SHAPES, LENGTH = ("shape", "h5sparse_shape"), 8
-"""Attributes that say how many rows and columns a sparse matrix has, and bytes that each takes at least."""
-READ = (*NAMING, *SHAPES, "encoding-type", "encoding-version", "ordered", "h5sparse_format")
-"""Attributes that are read."""
+DEFLATE, SHUFFLE, FLETCHER32, LZF = 1, 2, 3, 32000  # filters
+DEFLATE_RATIO = 1032  # bytes that one byte can unpack to
+CHUNK_COST = 1000  # bytes that HDF5 takes for each chunk of what is read
+SCANNED = 1 << 32  # bytes up to which a file is searched for its longest text
+SHAPES = ("shape", "h5sparse_shape")  # attributes: how many rows and columns a sparse matrix has
+LENGTH = 8  # bytes that each of those takes, at least
+READ = (*NAMING, *SHAPES, "encoding-type", "encoding-version", "ordered", "h5sparse_format")  # attributes
 
 
 class Store:
@@ -411,10 +395,8 @@ class Store:
         for node in self._referring:
             for name in NAMING:
                 found = node.attrs.get(name)
-                if (
-                    isinstance(found, self._h5py.Reference)
-                    and self._address(self.root[found]) not in self._seen
-                ):
+                refers = isinstance(found, self._h5py.Reference)
+                if refers and self._address(self.root[found]) not in self._seen:
                     raise BadFileError(
                         f"{self.limit.path}: {name} of {node.name} leads elsewhere, which is not read"
                     )
@@ -445,7 +427,9 @@ class Store:
         """Refuse chunks that unpack to more than they say: HDF5 would unpack them to their end."""
         filters = [plan.get_filter(i)[0] for i in range(plan.get_nfilters())]
         packing = [one for one in filters if one in (DEFLATE, LZF)]
-        if (set(filters) - FILTERS or len(packing) > 1) and not self.limit.trusted:
+        if (
+            set(filters) - {DEFLATE, SHUFFLE, FLETCHER32, LZF} or len(packing) > 1
+        ) and not self.limit.trusted:
             raise BadFileError(
                 f"{self.limit.path}: {data.name} is packed in a way (filters {filters}) that does not tell "
                 "its size in memory; write it with gzip or, if you trust it, set max_memory (--max-memory)"
@@ -514,10 +498,8 @@ def _width(dtype: Any) -> int:
 TEXT_CODEC = "vlen-utf8"
 COMPRESSORS = ("blosc", "gzip", "lz4", "zlib", "zstd")
 CODECS = {"bytes", "crc32c", "transpose", TEXT_CODEC, *COMPRESSORS}
-LARGEST_CHUNK_RATIO = 1 << 16
-"""Bytes that one byte of any of these can unpack to."""
-TEXT_COST = 16
-"""Bytes in memory for each byte of packed text: short ones take most."""
+LARGEST_CHUNK_RATIO = 1 << 16  # bytes that one byte of any of these can unpack to
+TEXT_COST = 16  # bytes in memory for each byte of packed text: short ones take most
 DESCRIPTIONS = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
 SLACK = 1 << 16
 
@@ -674,9 +656,6 @@ def _zstd_size(head: bytes, where: str) -> int:
     raise BadFileError(f"{where} has a chunk that does not say how large it is; write it again with zarr")
 
 
-# ---------- HDF5 files and zarr folders, opened and checked
-
-
 def open_store(path: StrPath, limit: MemoryLimit) -> Store:
     """Open an HDF5 file or a zarr folder for reading.
 
@@ -694,5 +673,5 @@ def open_store(path: StrPath, limit: MemoryLimit) -> Store:
 def open_zarr(path: StrPath) -> Any:
     """Open a zarr folder by the descriptions of its arrays; consolidated metadata may contradict them."""
     zarr = require("zarr", purpose="reading .zarr folders")
-    newer = int(zarr.__version__.split(".")[0]) > 2
-    return zarr.open_group(os.fspath(path), mode="r", **({"use_consolidated": False} if newer else {}))
+    newer = {"use_consolidated": False} if int(zarr.__version__.split(".")[0]) > 2 else {}
+    return zarr.open_group(os.fspath(path), mode="r", **newer)

@@ -4,9 +4,8 @@ from .batches import BatchFindings, batch_effects, batch_findings, confounded_gr
 from .diagnostics import Diagnostics, diagnose, loading_errors
 from .evidence import Evidence, evidence
 from .grid import Setting
-from .groups import top_features
 from .heldout import heldout_log_likelihood, heldout_score, perplexity
-from .markers import Markers, markers
+from .markers import Markers, markers, top_features
 from .metrics import (
     FactorMatch,
     correlation_matrix,

@@ -26,25 +26,23 @@ from log1pnmf.counts.passes import parts_of, source_of
 from log1pnmf.fitting.anndata import as_fit, fit_and_counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import counts_of, new_batches, new_samples
-from log1pnmf.model.batches import Batches
 from log1pnmf.model.dispersion import renewed
-from log1pnmf.model.noise import NegativeBinomial, Noise
-from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient
+from log1pnmf.model.noise import NegativeBinomial
+from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
 from log1pnmf.model.problem import Problem
 
-from .marker_tests import ERRORS, Z95, inverse_information
+from .marker_tests import ERRORS, TINY, Z95, inverse_information
 
 Array = NDArray[np.float64]
 
+# ---------- the deviance that the model expects
+
+# means between which the expected deviance is tabled; above it is ``1 + 1 / (6 mean)``
 LEAST_TABLED, LARGEST_TABLED = 1e-9, 200.0
-"""Means between which the expected deviance is tabled; above it is ``1 + 1 / (6 mean)``."""
-
-DISPERSIONS = np.geomspace(1e-3, 1e3, 43)
-"""Of the table for negative binomial counts; below the first one it is that of Poisson counts."""
-
-MEANS = np.geomspace(LEAST_TABLED, 1e6, 240)
+# of the table for negative binomial counts; below the first one it is that of Poisson counts
+DISPERSIONS, MEANS = np.geomspace(1e-3, 1e3, 43), np.geomspace(LEAST_TABLED, 1e6, 240)
+# counts that are summed over: one by one, and then in ranges that grow by a factor
 WHOLE, GROWTH, LARGEST_COUNT = 400, 1.03, 1e9
-"""Counts that are summed over: one by one, and then in ranges that grow by a factor."""
 
 
 def expected_deviance(mean: Array, dispersion: Array | None = None) -> Array:
@@ -58,7 +56,7 @@ def expected_deviance(mean: Array, dispersion: Array | None = None) -> Array:
     grid, values = _poisson_table()
     inside = np.interp(np.log(np.clip(mean, LEAST_TABLED, LARGEST_TABLED)), grid, values)
     inside *= np.minimum(mean / LEAST_TABLED, 1.0)
-    of_poisson = np.where(mean > LARGEST_TABLED, 1.0 + 1.0 / (6.0 * np.maximum(mean, 1e-300)), inside)
+    of_poisson = np.where(mean > LARGEST_TABLED, 1.0 + 1.0 / (6.0 * np.maximum(mean, TINY)), inside)
     if dispersion is None:
         return of_poisson
     phi = np.broadcast_to(dispersion, mean.shape)
@@ -91,9 +89,8 @@ def _ratio_table() -> Array:
     beyond = np.unique(np.floor(np.geomspace(WHOLE, LARGEST_COUNT, n_ranges)))
     y = np.concatenate((np.arange(WHOLE), 0.5 * (beyond[:-1] + beyond[1:] - 1.0)))
     width = np.concatenate((np.ones(WHOLE), np.diff(beyond)))
-    return np.stack([_of_dispersion(phi, y, width) for phi in DISPERSIONS.tolist()]) / expected_deviance(
-        MEANS
-    )
+    table = np.stack([_of_dispersion(phi, y, width) for phi in DISPERSIONS.tolist()])
+    return table / expected_deviance(MEANS)
 
 
 def _of_dispersion(phi: float, y: Array, width: Array) -> Array:
@@ -110,96 +107,10 @@ def _of_dispersion(phi: float, y: Array, width: Array) -> Array:
     return np.where(narrow, 1.0 + 1.0 / (6.0 * MEANS) + phi / 6.0, found)
 
 
-# ---------- sums of residuals over samples and features, block of samples by block, under the noise of a fit
-
-Index = NDArray[np.intp]
-
-LEAST_MEAN = 1e-6
-"""Where the model expects less, it expects nothing."""
-
-
-@dataclass(frozen=True, eq=False)
-class ExtremeEntries:
-    """Some entries of the counts, the most extreme first."""
-
-    sample: Index
-    feature: Index
-    # what was counted, and what the fit expects
-    count: Array
-    mean: Array
-    value: Array  # by which they were chosen
-
-
-class ResidualSums:
-    """What blocks of samples add up to: pairs are by sample and by feature."""
-
-    def __init__(self, shape: tuple[int, int], n_entries: int, noise: Noise) -> None:
-        self.noise = noise
-        self.dispersion = noise.dispersion if isinstance(noise, NegativeBinomial) else None
-
-        def pair() -> tuple[Array, Array]:
-            return np.zeros(shape[0]), np.zeros(shape[1])
-
-        self.deviance, self.expected, self.pearson = pair(), pair(), pair()
-        self.squares_of_samples, self.squares = pair()
-        self.total, self.differences, self.means = (np.zeros(shape[1]) for _ in range(3))
-        self.worst, self.n_unexpected = Largest(n_entries), 0
-
-    def add(self, rows: slice, y: Array, mean: Array) -> None:
-        """Take in a block of samples."""
-        deviance = np.maximum(2.0 * self.noise.loss(y, positive(mean)), 0.0)
-        difference = (y - mean) ** 2
-        variance = mean if self.dispersion is None else mean * (1.0 + self.dispersion * mean)
-        never = (mean < LEAST_MEAN) & (y > 0.0)  # one of these would outweigh all others together
-        self.n_unexpected += int(np.count_nonzero(never))
-        expected = expected_deviance(mean, self.dispersion)
-        terms = (deviance, expected, np.where(never, 0.0, difference / positive(variance)))
-        for sums, values in zip((self.deviance, self.expected, self.pearson), terms, strict=True):
-            sums[0][rows] = values.sum(axis=1)
-            sums[1][:] += values.sum(axis=0)
-        self.total += y.sum(axis=0)
-        self.differences += difference.sum(axis=0)
-        self.means += mean.sum(axis=0)
-        self.squares += (mean**2).sum(axis=0)
-        self.squares_of_samples[rows] = (mean**2).sum(axis=1)
-        self.worst.add(rows, np.sign(y - mean) * np.sqrt(deviance), y, mean)
-
-
-class Largest:
-    """The entries with the largest absolute values seen so far."""
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-        self.kept = [np.zeros(0) for _ in range(5)]
-
-    def add(self, rows: slice, values: Array, y: Array, mean: Array) -> None:
-        """Look at a block of samples."""
-        size = np.abs(values).ravel()
-        n = min(self.n, size.size)
-        flat = np.argpartition(-size, n - 1)[:n] if n else np.zeros(0, dtype=np.intp)
-        i, j = np.unravel_index(flat, values.shape)
-        new = (i + rows.start, j, y[i, j], mean[i, j], values[i, j])
-        joined = [np.concatenate(pair) for pair in zip(self.kept, new, strict=True)]
-        order = np.argsort(-np.abs(joined[-1]), kind="stable")[: self.n]
-        self.kept = [column[order] for column in joined]
-
-    def found(self) -> ExtremeEntries:
-        """Return what was seen."""
-        sample, feature, count, mean, value = self.kept
-        return ExtremeEntries(sample.astype(np.intp), feature.astype(np.intp), count, mean, value)
-
-
-def positive(values: Array) -> Array:
-    """Keep values away from zero, to divide by them."""
-    return np.maximum(values, 1e-300)
-
-
 # ---------- how well the loadings of a sample are known, given the factors
 
-AT_BOUND = 1e-9
-"""Of a factor's largest loading: what is nearer to a bound than this is at it."""
-
-ARRAYS_OF_ERRORS = 8
+AT_BOUND = 1e-9  # of a factor's largest loading: what is nearer to a bound than this is at it
+ARRAYS_OF_ERRORS = 8  # in memory at a time, of the size of a block
 
 
 def loading_errors(
@@ -263,15 +174,14 @@ def loading_errors(
         else:
             kind = size_factors if given is None else given[rows]
             sizes = new_samples(fit, here, kind).size_factors
-        here_batches = None if batches is None else batches.of_samples(rows)
+        of_part = None if batches is None else batches.of_samples(rows)
+        problem = Problem(here, sizes, fit.link, noise=fit.noise, batches=of_part)
         with threadpool_limits(1, user_api="blas"):  # more threads change bits
-            found[rows] = _errors(fit, here, values[rows], sizes, errors, batches=here_batches)
+            found[rows] = _errors(fit, problem, values[rows], errors)
     return found
 
 
-def _errors(
-    fit: Fit, counts: Counts, loadings: Array, sizes: Array, errors: str, *, batches: Batches | None
-) -> Array:
+def _errors(fit: Fit, problem: Problem, loadings: Array, errors: str) -> Array:
     """Errors of samples in memory, block by block."""
     factors = fit.factors / fit.link.alpha
     first, second = np.triu_indices(fit.n_components)
@@ -279,11 +189,9 @@ def _errors(
     largest = fit.loadings.max(axis=0)
     upper = largest if fit.settings.l1 > 0 else np.full(len(largest), np.inf)
     found = np.empty_like(loadings)
-    for rows in dense_blocks(counts.shape, BLOCK_BYTES / (8 * ARRAYS_OF_ERRORS)):
-        y, eta = counts.by_row.to_dense(rows), loadings[rows] @ factors.T
-        t = fit.link.exposure_scale * sizes[rows, None]
-        if batches is not None:
-            t = t * batches.rows(rows)
+    for rows in dense_blocks(problem.counts.shape, BLOCK_BYTES / (8 * ARRAYS_OF_ERRORS)):
+        y, t = problem.counts.by_row.to_dense(rows), exposure_of(problem, rows)
+        eta = loadings[rows] @ factors.T
         slope = entry_gradient(y, eta, t, fit.link, noise=fit.noise)
         information = _square(entry_curvature(y, eta, t, fit.link, noise=fit.noise) @ products, first, second)
         scores = _square(slope**2 @ products, first, second) if errors == "sandwich" else None
@@ -319,13 +227,24 @@ def _of_block(information: Array, scores: Array | None, gradient: Array, low: An
 
 # ---------- diagnostics: features, samples and entries whose counts a fit does not explain
 
-OUTLYING = 5.0
-"""Robust standard deviations above the median from which a sample is an outlier."""
+Index = NDArray[np.intp]
 
-OWN = {"poisson": "Poisson's", "nb": "that of the negative binomial"}
-"""Whose variance that of a feature is compared with."""
+LEAST_MEAN = 1e-6  # where the model expects less, it expects nothing
+OUTLYING = 5.0  # robust standard deviations above the median from which a sample is an outlier
+OWN = {"poisson": "Poisson's", "nb": "that of the negative binomial"}  # with which variances are compared
+ARRAYS_PER_BLOCK = 10  # in memory at a time, of the size of a block
 
-ARRAYS_PER_BLOCK = 10
+
+@dataclass(frozen=True, eq=False)
+class ExtremeEntries:
+    """Some entries of the counts, the most extreme first."""
+
+    sample: Index
+    feature: Index
+    # what was counted, and what the fit expects
+    count: Array
+    mean: Array
+    value: Array  # by which they were chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -497,46 +416,70 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
     """
     fit, whole = fit_and_counts(fit, counts)
     counts, rows_in_memory = whole.part_in_memory()
-    sums = ResidualSums(counts.shape, n_entries, fit.noise)
+    (n, m), noise, phi = counts.shape, fit.noise, fit.dispersion
+    terms = ("total", "mean", "square", "difference", "deviance", "expected", "pearson")
+    by_sample, by_feature = ({name: np.zeros(length) for name in terms} for length in (n, m))
+    kept, n_unexpected = [np.zeros(0) for _ in range(5)], 0
     for rows in dense_blocks(counts.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
-        own = rows_in_memory[rows]
-        mean = fit.exposure(own) * fit.link.mean(fit.loadings[own] @ fit.factors.T / fit.link.alpha)
-        sums.add(rows, counts.by_row.to_dense(rows), mean)
-    n, m = counts.shape
-    names = fit.named(feature_names=feature_names).feature_labels
+        y, mean = counts.by_row.to_dense(rows), fit.rates.of_rows(rows_in_memory[rows])
+        deviance = np.maximum(2.0 * noise.loss(y, np.maximum(mean, TINY)), 0.0)
+        difference, variance = (y - mean) ** 2, mean if phi is None else mean * (1.0 + phi * mean)
+        never = (mean < LEAST_MEAN) & (y > 0.0)  # one of these would outweigh all others together
+        n_unexpected += int(np.count_nonzero(never))
+        expected = expected_deviance(mean, phi)
+        pearson = np.where(never, 0.0, difference / np.maximum(variance, TINY))
+        values = (y, mean, mean**2, difference, deviance, expected, pearson)
+        for name, value in zip(terms, values, strict=True):
+            by_sample[name][rows] = value.sum(axis=1)
+            by_feature[name] += value.sum(axis=0)
+        residual = np.sign(y - mean) * np.sqrt(deviance)
+        kept = _most_extreme(n_entries, kept, rows.start, y, mean, residual)
     samples = counts.sample_names
-    if samples is None:
-        samples = rows_in_memory.astype(str).astype(object)
-    sample_deviance = _ratio(sums.deviance[0], sums.expected[0])
+    sample_deviance = _ratio(by_sample["deviance"], by_sample["expected"])
     # Every feature and every sample has K coefficients: the part of the residuals' squares that is left.
     left = max(1.0 - fit.n_components / n, 1.0 / n) * max(1.0 - fit.n_components / m, 1.0 / m)
-    excess = sums.differences / left - sums.means
+    excess, squares = by_feature["difference"] / left - by_feature["mean"], by_feature["square"]
     return Diagnostics(
-        feature_mean=sums.total / n,
-        feature_deviance=_ratio(sums.deviance[1], sums.expected[1]),
-        feature_dispersion=np.where(sums.total > 0.0, sums.pearson[1] / (left * n), np.nan),
-        feature_overdispersion=np.maximum(_ratio(excess, sums.squares), 0.0),
+        feature_mean=by_feature["total"] / n,
+        feature_deviance=_ratio(by_feature["deviance"], by_feature["expected"]),
+        feature_dispersion=np.where(by_feature["total"] > 0.0, by_feature["pearson"] / (left * n), np.nan),
+        feature_overdispersion=np.maximum(_ratio(excess, squares), 0.0),
         sample_deviance=sample_deviance,
-        sample_dispersion=np.where(sums.squares_of_samples > 0.0, sums.pearson[0] / (left * m), np.nan),
+        sample_dispersion=np.where(by_sample["square"] > 0.0, by_sample["pearson"] / (left * m), np.nan),
         sample_score=_robust_score(sample_deviance),
-        worst=sums.worst.found(),
-        overdispersion=max(float(excess.sum() / max(sums.squares.sum(), 1e-300)), 0.0),
-        n_unexpected=sums.n_unexpected,
-        feature_names=names,
-        sample_names=samples,
+        worst=ExtremeEntries(kept[0].astype(np.intp), kept[1].astype(np.intp), *kept[2:]),
+        overdispersion=max(float(excess.sum() / max(squares.sum(), TINY)), 0.0),
+        n_unexpected=n_unexpected,
+        feature_names=fit.named(feature_names=feature_names).feature_labels,
+        sample_names=rows_in_memory.astype(str).astype(object) if samples is None else samples,
         noise=fit.settings.noise,
-        fitted_dispersion=fit.dispersion,
+        fitted_dispersion=phi,
         **_trend(fit, counts, rows_in_memory),
     )
 
 
-def _trend(fit: Fit, counts: Counts, place: Index) -> dict[str, Any]:
+def _most_extreme(n: int, kept: list[Array], first: int, *block: Array) -> list[Array]:
+    """Return the entries with the largest absolute values, the last of a block, so far and in this block.
+
+    Columns are sample, feature, and those of the block, whose samples begin with `first`.
+    """
+    size = np.abs(block[-1]).ravel()
+    n_new = min(n, size.size)
+    flat = np.argpartition(-size, n_new - 1)[:n_new] if n_new else np.zeros(0, dtype=np.intp)
+    i, j = np.unravel_index(flat, block[-1].shape)
+    new = (i + first, j, *(values[i, j] for values in block))
+    joined = [np.concatenate(pair) for pair in zip(kept, new, strict=True)]
+    order = np.argsort(-np.abs(joined[-1]), kind="stable")[:n]
+    return [column[order] for column in joined]
+
+
+def _trend(fit: Fit, counts: Counts, rows: Index) -> dict[str, Any]:
     """Find the trend of dispersions that were estimated feature by feature."""
     if fit.dispersion is None or fit.settings.dispersion != "feature":
         return {}
-    batches = None if fit.batches is None else fit.batches.of_samples(place)
-    problem = Problem(counts, fit.size_factors[place], fit.link, batches=batches)
-    at = fit.loadings[place], fit.factors / fit.link.alpha
+    batches = None if fit.batches is None else fit.batches.of_samples(rows)
+    problem = Problem(counts, fit.size_factors[rows], fit.link, batches=batches)
+    at = fit.loadings[rows], fit.factors / fit.link.alpha
     prior = renewed(problem, *at, before=NegativeBinomial(fit.dispersion))[0].prior
     assert prior is not None  # it was just found
     return {"trend": np.exp(prior.centre), "trend_spread": prior.spread}

@@ -37,7 +37,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import fit_and_counts, is_annotated
-from log1pnmf.fitting.fit import Fit, Keys
+from log1pnmf.fitting.fit import Fit, Keys, or_one
 from log1pnmf.fitting.fit_counts import KNOWN, Request, run_request
 from log1pnmf.fitting.fixed_factors import ImpossibleCountsError, constraint_of, structure_of
 from log1pnmf.fitting.settings import GIVEN
@@ -54,26 +54,15 @@ from .select import shown
 
 Array = NDArray[np.float64]
 
-COMES_BACK = 0.8
-"""Correlation of loadings from which a factor of another fit is the same."""
-
-LOOSEST = 1e-6
-"""Tolerance of the fits, where that of the fit itself is smaller: differences of interest are far larger."""
-
-CLEARLY = 1.5
-"""Times what noise gives: a larger loss is not noise."""
-
-MOST_RISE = 2.0
-"""How many times larger any weight of the other factors may become without a factor."""
-
-SETTLED = 0.002
-"""Gain of an iteration, relative to that of a factor fitted to noise, below which a refit ends."""
-
-MOST_ITERATIONS = 60
-"""Iterations of such a refit."""
-
-BESIDE = 0.1
-"""Part of the mean weight with which a factor begins that is to fit noise."""
+COMES_BACK = 0.8  # correlation of loadings from which a factor of another fit is the same
+LOOSEST = 1e-6  # tolerance of the fits, where that of the fit itself is smaller
+CLEARLY = 1.5  # times what noise gives: a larger loss is not noise
+MOST_RISE = 2.0  # how many times larger any weight of the other factors may become without a factor
+SETTLED = 0.002  # gain of an iteration, of that of a factor fitted to noise, below which a refit ends
+MOST_ITERATIONS = 60  # of such a refit
+BESIDE = 0.1  # part of the mean weight with which a factor begins that is to fit noise
+ARRAYS = ("loss", "from_noise", "deviance_percent", "seeds", "bootstrap")
+NUMBERS = ("n_seeds", "n_bootstrap", "n_samples", "n_all")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -138,27 +127,15 @@ class Evidence:
             Columns `factor`, `loss`, `from_noise`, `times_noise` (the loss over what noise gives),
             `deviance_percent`, `seeds` and `bootstrap`.
         """
-        return {
-            "factor": np.array(self.factor_names, dtype=object),
-            "loss": self.loss,
-            "from_noise": self.from_noise,
-            "times_noise": self.times_noise,
-            "deviance_percent": self.deviance_percent,
-            "seeds": self.seeds,
-            "bootstrap": self.bootstrap,
-        }
+        names = ("loss", "from_noise", "times_noise", "deviance_percent", "seeds", "bootstrap")
+        factors = np.array(self.factor_names, dtype=object)
+        return {"factor": factors, **{name: getattr(self, name) for name in names}}
 
     def kept(self) -> dict[str, Any]:
         """Return it as AnnData can hold it; `evidence_in` reads it back."""
-        return {
-            "table": self.table(),
-            "n_seeds": self.n_seeds,
-            "n_bootstrap": self.n_bootstrap,
-            "n_samples": self.n_samples,
-            "n_all": self.n_all,
-            "judgement": self.judgement(),
-            "factor_names": np.array(self.factor_names, dtype=object),
-        }
+        about = {"table": self.table(), **{name: getattr(self, name) for name in NUMBERS}}
+        names = np.array(self.factor_names, dtype=object)
+        return about | {"judgement": self.judgement(), "factor_names": names}
 
     def judgement(self) -> str:
         """Describe in words whether the factors are there.
@@ -172,30 +149,24 @@ class Evidence:
         times = self.times_noise
         least = f"{times.min():,.1f} times" if times.min() < math.inf else "infinitely"
         weak, doubted = times <= CLEARLY, np.fmin(self.seeds, self.bootstrap) < 0.5
-        if self.n_samples < self.n_all:
-            return self._of_a_part(least, weak | doubted)
+        all_explain = f"every factor explains {least} as much as a factor fitted to noise, or more."
+        if self.n_samples < self.n_all:  # what they do not show may be there all the same
+            part, unclear = f"In {self.n_samples:,} of {self.n_all:,} samples", weak | doubted
+            if not unclear.any():
+                return f"{part} {all_explain}"
+            named = self._named(unclear)
+            return f"{part} it is not clear whether these are there: {named}. Use more samples."
+        text = f"{all_explain[0].upper()}{all_explain[1:]}"
         if weak.any():
             text = (
                 f"No more than noise: {self._named(weak)} (without one of them, at most {CLEARLY:g} times as "
                 "much is lost as without a factor fitted to noise). Try one factor fewer."
             )
-        else:
-            text = f"Every factor explains {least} as much as a factor fitted to noise, or more."
         if doubted.any():
-            return (
-                f"{text} Doubtful: {self._named(doubted)}, found again in less than half of the other fits."
-            )
+            named = self._named(doubted)
+            return f"{text} Doubtful: {named}, found again in less than half of the other fits."
         known = self.n_seeds or self.n_bootstrap
         return f"{text} All factors came back in at least half of the other fits." if known else text
-
-    def _of_a_part(self, least: str, unclear: NDArray[np.bool_]) -> str:
-        """Describe what some samples show; what they do not show may be there all the same."""
-        part = f"In {self.n_samples:,} of {self.n_all:,} samples"
-        if unclear.any():
-            return (
-                f"{part} it is not clear whether these are there: {self._named(unclear)}. Use more samples."
-            )
-        return f"{part} every factor explains {least} as much as a factor fitted to noise, or more."
 
     def _named(self, which: NDArray[np.bool_]) -> str:
         return ", ".join(np.array(self.factor_names, dtype=object)[which])
@@ -223,9 +194,8 @@ def evidence_in(source: Any, key: str | None = None) -> Evidence | None:
     if not is_annotated(source) or "n_all" not in source.uns.get(place, ()):
         return None
     about = source.uns[place]
-    columns = ("loss", "from_noise", "deviance_percent", "seeds", "bootstrap")
-    parts: dict[str, Any] = {name: np.asarray(about["table"][name], dtype=np.float64) for name in columns}
-    parts |= {name: int(about[name]) for name in ("n_seeds", "n_bootstrap", "n_samples", "n_all")}
+    parts: dict[str, Any] = {name: np.asarray(about["table"][name], dtype=np.float64) for name in ARRAYS}
+    parts |= {name: int(about[name]) for name in NUMBERS}
     return Evidence(**parts, factor_names=tuple(map(str, about["factor_names"])))
 
 
@@ -385,9 +355,9 @@ class _Refits:
         exact, at, bounds = self.engine(self.fit.problem(counts)), start, constraint.loadings
         loadings, factors = lifted(exact.problem, at.loadings, at.factors)
         at = Point(bounds.clip(loadings), constraint.factors.clip(factors))
-        near = self.with_few_zeros(exact, at, constraint)
+        near = self.with_few_zeros(exact, at)
         at = replace(at, loadings=solve_loadings(near, at.loadings, at.factors, bounds=bounds, tol=1e-5)[0])
-        near = self.with_few_zeros(exact, at, constraint)
+        near = self.with_few_zeros(exact, at)
         n_small, small = 0, SETTLED * 0.5 * (math.sqrt(counts.n_samples) + math.sqrt(counts.n_features)) ** 2
         for last in alternate(
             near,
@@ -407,19 +377,17 @@ class _Refits:
     def engine(self, problem: Problem) -> Engine:
         return make_engine("auto", problem, self.n_jobs)
 
-    def with_few_zeros(self, exact: Engine, at: Point, constraint: Constraint) -> Engine:
+    def with_few_zeros(self, exact: Engine, at: Point) -> Engine:
         """Return an engine that approximates most zeros, where a fit would."""
         settings = self.fit.settings
         if exact.problem.zeros is not None or settings.why_exact(exact.problem.counts) is not None:
             return exact
-        zeros = AdaptiveUpdate(settings.zeros_tol)
-        chosen = zeros.chosen(exact, at, exact.loss(at.loadings, at.factors), straight=True)
-        return self.engine(chosen)
+        loss = exact.loss(at.loadings, at.factors)
+        return self.engine(AdaptiveUpdate(settings.zeros_tol).chosen(exact, at, loss, straight=True))
 
     def drawn(self, at: Point, rng: np.random.Generator) -> Counts:
         """Draw counts from means, as scattered as the counts are around the means of the fit."""
-        fit, blocks = self.fit, []
-        phi = self.dispersion
+        fit, blocks, phi = self.fit, [], self.dispersion
         varied = np.flatnonzero(phi)
         for rows in dense_blocks(self.data.shape, BLOCK_ENTRIES):
             means = fit.exposure(rows) * fit.link.inverse(at.loadings[rows] @ at.factors.T * fit.link.alpha)
@@ -430,14 +398,14 @@ class _Refits:
     @cached_property
     def dispersion(self) -> Array:
         """Dispersions of the fit; those of a Poisson fit are found by the method of moments."""
-        fit, excess, squares = self.fit, np.zeros(len(self.fit.factors)), np.zeros(len(self.fit.factors))
-        if fit.dispersion is not None:
-            return fit.dispersion
+        if self.fit.dispersion is not None:
+            return self.fit.dispersion
+        excess, squares = np.zeros((2, self.data.n_features))
         for rows in dense_blocks(self.data.shape, BLOCK_ENTRIES):
-            means = fit.exposure(rows) * fit.link.inverse(fit.loadings[rows] @ fit.factors.T)
+            means = self.fit.rates.of_rows(rows)
             excess += ((self.data.by_row.to_dense(rows) - means) ** 2 - means).sum(axis=0)
             squares += (means**2).sum(axis=0)
-        return np.maximum(excess, 0.0) / np.where(squares > 0.0, squares, 1.0)
+        return np.maximum(excess, 0.0) / or_one(squares)
 
     def other_start(self, seed: int) -> Array:
         """Fit from a random start; return the similarity of each factor's match."""

@@ -13,24 +13,19 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import check_one_each, check_whole, require
+from log1pnmf._common.checks import check_one_each
 from log1pnmf._common.colors import factor_colors
-from log1pnmf.fitting.anndata import as_fit, column_of, is_annotated
-from log1pnmf.fitting.ranking import ranking_of
+from log1pnmf.fitting.anndata import column_of, is_annotated
 
 from .metrics import match_factors
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-MISSING = "NA"
-"""Name of the group of samples without a label."""
-
-FEWEST_FRACTIONS = 5
-"""Numbers that are not whole, more of them different than this and than half of the samples, are a scale."""
-
-MOST_GROUPS = 60
-"""Most groups that a plot can show. Numbers with more different values are a scale, not groups."""
+MISSING = "NA"  # name of the group of samples without a label
+# numbers are a scale, not groups, if they have more different values than a plot can show as groups, or
+# fractions with more different values than `FEWEST_FRACTIONS` and than half of the samples
+MOST_GROUPS, FEWEST_FRACTIONS = 60, 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +49,19 @@ class Groups:
         if hasattr(categorical, "categories") and hasattr(categorical, "codes"):
             codes = np.asarray(categorical.codes, dtype=np.intp)
             names = [str(name) for name in categorical.categories]
-        else:
-            codes, names = _sorted_groups(np.asarray(labels))
-        return cls._without_empty(np.where(codes < 0, len(names), codes), [*names, MISSING])
+            return cls._without_empty(np.where(codes < 0, len(names), codes), [*names, MISSING])
+        values = np.asarray(labels)
+        if values.ndim != 1:
+            raise ValueError(
+                f"groupby must have one label for each sample, got an array of shape {values.shape}"
+            )
+        known = np.array([not _is_missing(label) for label in values.tolist()], dtype=bool)
+        if values.dtype.kind not in "biuf":  # numbers are sorted by size, all else as text
+            values = np.array([str(label) for label in values.tolist()], dtype=np.str_)
+        different, packed = np.unique(values[known], return_inverse=True)
+        codes = np.full(len(values), len(different), dtype=np.intp)
+        codes[known] = packed
+        return cls._without_empty(codes, [*map(str, different.tolist()), MISSING])
 
     @classmethod
     def _without_empty(cls, codes: Indices, names: list[str]) -> Groups:
@@ -75,20 +80,6 @@ class Groups:
 
     def __len__(self) -> int:
         return len(self.codes)
-
-
-def _sorted_groups(labels: np.ndarray) -> tuple[Indices, list[str]]:
-    """Codes (-1 where the label is missing) and names, sorted: numbers by size, all else as text."""
-    if labels.ndim != 1:
-        raise ValueError(f"groupby must have one label for each sample, got an array of shape {labels.shape}")
-    missing = np.array([_is_missing(label) for label in labels.tolist()], dtype=bool)
-    known = labels[~missing]
-    if known.dtype.kind not in "biuf":
-        known = np.array([str(label) for label in known.tolist()], dtype=np.str_)
-    names, packed = np.unique(known, return_inverse=True)
-    codes = np.full(len(labels), -1, dtype=np.intp)
-    codes[~missing] = packed
-    return codes, [str(name) for name in names.tolist()]
 
 
 def _is_missing(label: object) -> bool:
@@ -164,11 +155,7 @@ def read_labels(source: Any, groupby: Any) -> Any:
 
 
 def read_groups(source: Any, groupby: Any) -> Groups:
-    """Read groups; refuse numbers on a scale, and more groups than a plot can show.
-
-    >>> read_groups(None, ["b", "a", "b"]).names
-    ('a', 'b')
-    """
+    """Read groups; refuse numbers on a scale, and more groups than a plot can show."""
     labels = read_labels(source, groupby)
     if isinstance(labels, Groups):
         return labels
@@ -234,8 +221,7 @@ def _alike(values: Array) -> list[str]:
 
 # ---------- colours of the factors of several fits: factors that correspond have the same colour
 
-ALIKE = 0.5
-"""Correlation from which factors of two fits that correspond have the same colour."""
+ALIKE = 0.5  # correlation from which factors of two fits that correspond have the same colour
 
 
 def colors_of_fits(tables: Sequence[NDArray[np.float64]], reference: int = 0) -> list[list[str]]:
@@ -266,13 +252,9 @@ def colors_of_fits(tables: Sequence[NDArray[np.float64]], reference: int = 0) ->
 
 # ---------- order of samples in plots: by group, and within a group so that neighbours are similar
 
-MOST_LEAVES = 300
-"""Most points that hierarchical clustering orders; larger groups are first reduced to so many centres."""
-
+MOST_LEAVES = 300  # that hierarchical clustering orders; larger groups are first reduced to so many centres
 KMEANS_ROUNDS = 8
-
-LEAST_PER_GROUP = 20
-"""Fewest samples that a group keeps when samples are left out, if there is room."""
+LEAST_PER_GROUP = 20  # samples that a group keeps when samples are left out, if there is room
 
 
 @dataclass(frozen=True, eq=False)
@@ -371,72 +353,15 @@ def _shortest_leaves(points: Array) -> Indices:
 
 
 def _through_centres(points: Array, rng: np.random.Generator) -> Indices:
-    centres, nearest = _centres(points, rng)
-    path = _shortest_leaves(centres)
-    centres, position = centres[path], np.argsort(path)[nearest]
+    """Order of points along a path through centres, which k-means finds."""
+    start = points[rng.choice(len(points), size=MOST_LEAVES, replace=False)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # empty clusters, which are dropped
+        centres, nearest = scipy.cluster.vq.kmeans2(points, start, iter=KMEANS_ROUNDS, minit="matrix")
+    used, nearest = np.unique(nearest, return_inverse=True)
+    path = _shortest_leaves(centres[used])
+    centres, position = centres[used][path], np.argsort(path)[nearest]
     ends = np.concatenate((centres[:1], centres, centres[-1:]))
     direction = ends[2:] - ends[:-2]  # from the centre before to the one after
     along = np.einsum("ik,ik->i", points, direction[position])
     return np.lexsort((along, position))
-
-
-def _centres(points: Array, rng: np.random.Generator) -> tuple[Array, Indices]:
-    """Centres by k-means, and the nearest one of every point."""
-    start = points[rng.choice(len(points), size=MOST_LEAVES, replace=False)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # empty clusters, which are dropped below
-        centres, nearest = scipy.cluster.vq.kmeans2(points, start, iter=KMEANS_ROUNDS, minit="matrix")
-    used, nearest = np.unique(nearest, return_inverse=True)
-    return centres[used], nearest.astype(np.intp)
-
-
-def top_features(source: Any, n_top: int = 10, *, key: str | None = None, feature_names: Any = None) -> Any:
-    """List the features that each factor raises most.
-
-    The comparison is between a typical sample with the factor and the same sample with more of its other
-    factors instead (docs/markers.md). Only the fit is needed; `log1pnmf.analysis.markers` adds tests, from
-    the counts.
-
-    Parameters
-    ----------
-    source : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
-    n_top : int
-        Maximum number of features of each factor; only features that the factor raises are listed.
-    key : str, optional
-        Name of the fit in an AnnData.
-    feature_names : sequence of str, optional
-        Names of the features; by default those of the fit.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per factor and feature: `factor`, `rank` (from 1), `feature`, `log2_fold_change`, `score` (the
-        lower end of its interval, by which they are ranked) and `weight` in the factor.
-
-    Examples
-    --------
-    >>> from log1pnmf import Log1pNMF, datasets
-    >>> data = datasets.pancreas()
-    >>> model = Log1pNMF(3, random_state=0).fit(data.counts[:300])
-    >>> table = top_features(model, 2, feature_names=data.feature_names)
-    >>> table.columns.tolist(), len(table)
-    (['factor', 'rank', 'feature', 'log2_fold_change', 'score', 'weight'], 6)
-    """
-    check_whole("n_top", n_top, least=1)
-    pandas = require("pandas", purpose="a table of features")
-    fit = as_fit(source, key=key).named(feature_names=feature_names)
-    ranking = ranking_of(fit)
-    chosen = [ranking.top(k, n_top) for k in range(fit.n_components)]
-    factor = np.repeat(np.arange(fit.n_components), [len(part) for part in chosen])
-    feature = np.concatenate(chosen)
-    return pandas.DataFrame(
-        {
-            "factor": np.array(fit.factor_names, dtype=object)[factor],
-            "rank": np.concatenate([np.arange(1, len(part) + 1) for part in chosen]),
-            "feature": fit.feature_labels[feature],
-            "log2_fold_change": ranking.log2_fold_change[feature, factor],
-            "score": ranking.lower[feature, factor],
-            "weight": fit.factors[feature, factor],
-        }
-    )

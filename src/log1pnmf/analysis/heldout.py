@@ -9,24 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import check_number
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import select_features
 from log1pnmf.counts.splitting import check_fraction, split_counts, training_size_factors
 from log1pnmf.fitting.anndata import as_fit
-from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.fit import Fit, or_one
 from log1pnmf.fitting.new_samples import NewSamples, counts_of, fits_new_sizes, new_size_factors
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.objective import BLOCK_BYTES
 from log1pnmf.model.predict import (
     BACKGROUND,
     BLOCK_ENTRIES,
+    OUTLIERS,
     Background,
-    Rates,
     score_entries,
     score_parts,
-    score_unseen,
 )
 
 Array = NDArray[np.float64]
@@ -35,8 +33,7 @@ PULL = 1.0
 """Weight of the exponential prior of held-out samples' loadings, around the mean of the training samples.
 Without it, a few samples whose loadings run away decide which setting predicts best."""
 
-SEED = 0
-"""Of the choice of features that `heldout_score` scores: the same for every model, to compare scores."""
+SEED = 0  # of the choice of features that `heldout_score` scores: the same for every model
 
 
 def heldout_log_likelihood(
@@ -108,23 +105,17 @@ def heldout_log_likelihood(
     for name, counts in (("train", seen), ("test", unseen)):
         if counts.shape != expected:
             raise ValueError(f"{name} must have the shape {expected} of the fit, got {counts.shape}")
+    rates = found.rates
     if new_samples:
         held = _given_a_part(found, seen, share, size_factors, n_jobs)
-        rates = Rates(held.solve()[0], found.factors, found.link, held.size_factors, found.dispersion)
-    else:
-        rates = _rates(found)
+        rates = replace(rates, loadings=held.solve()[0], size_factors=held.size_factors, batches=None)
     return score_parts(rates, seen, unseen, test_fraction=share, background=background)
 
 
 def training_by_sample(fit: Fit, train: Counts) -> Array:
     """Exact log-likelihood of the counts of each sample that were fitted."""
     nothing = Background(np.zeros(train.n_samples), np.zeros(train.n_features), 0.0)
-    return score_entries(_rates(fit), None, train, nothing, scale=1.0)
-
-
-def _rates(fit: Fit) -> Rates:
-    own = (fit.size_factors, fit.dispersion, fit.batches)
-    return Rates(fit.loadings, fit.factors, fit.link, *own)
+    return score_entries(fit.rates, train, nothing)
 
 
 def _given_a_part(fit: Fit, seen: Counts, share: float, size_factors: Any, n_jobs: int | None) -> NewSamples:
@@ -140,8 +131,8 @@ def _given_a_part(fit: Fit, seen: Counts, share: float, size_factors: Any, n_job
 
 def heldout_features(
     fit: Fit,
-    train: Any,
-    new: Any,
+    totals: Array,
+    new: Counts,
     *,
     scored: NDArray[np.intp],
     size_factors: Array | None = None,
@@ -152,27 +143,23 @@ def heldout_features(
 
     Neither the samples nor anything about their scored features was used: loadings come from the other
     features of each sample. So this also holds where counts vary more than Poisson counts do, as long as the
-    excess of one feature says nothing about that of another. One entry in a thousand may be far off, see
-    `log1pnmf.model.predict.score_unseen`.
+    excess of one feature says nothing about that of another. `totals`: of the features in training.
     """
-    fitted, found = Counts.from_any(train), Counts.from_any(new)
-    given = np.setdiff1d(np.arange(found.n_features), scored)
-    totals = fitted.by_column.row_sums() + 0.5
-    seen, unseen = select_features(found, given), select_features(found, scored)
+    given = np.setdiff1d(np.arange(new.n_features), scored)
+    seen, unseen = select_features(new, given), select_features(new, scored)
     unsized = size_factors is None and fits_new_sizes(fit)
     if size_factors is None:
-        per_unit = fitted.by_column.row_sums()[given].sum() / fit.size_factors.sum()
+        per_unit = totals[given].sum() / fit.size_factors.sum()
         size_factors = np.where(seen.row_sums > 0, seen.row_sums / per_unit, 1.0)
-    dispersion = None if fit.dispersion is None else fit.dispersion[given]
-    part = replace(fit, factors=fit.factors[given], dispersion=dispersion, batches=None)
-    of_given, of_scored = (None if batches is None else batches.of_features(one) for one in (given, scored))
-    held = NewSamples(part, seen, size_factors, batches=of_given, n_jobs=1, pull=PULL)
+    rates = replace(fit.rates, batches=batches)
+    own = rates.of_features(given)
+    part = replace(fit, factors=own.factors, dispersion=own.dispersion, batches=None)
+    held = NewSamples(part, seen, size_factors, batches=own.batches, n_jobs=1, pull=PULL)
     held = held.sized() if unsized else held
-    dispersion = None if fit.dispersion is None else fit.dispersion[scored]
-    own = (held.size_factors, dispersion, of_scored)
-    rates = Rates(held.solve()[0], fit.factors[scored], fit.link, *own)
-    beside = Background(seen.row_sums + 0.5, totals[scored] / totals[given].sum(), background)
-    return score_unseen(rates, unseen, beside)
+    rates = replace(rates.of_features(scored), loadings=held.solve()[0], size_factors=held.size_factors)
+    profile = (totals[scored] + 0.5) / (totals[given] + 0.5).sum()
+    beside = Background(seen.row_sums + 0.5, profile, background)
+    return score_entries(rates, unseen, beside, outliers=OUTLIERS)
 
 
 def perplexity(
@@ -231,7 +218,7 @@ def perplexity(
     for rows in dense_blocks(unseen.shape, BLOCK_ENTRIES):
         rates = found.link.inverse(loadings[rows] @ found.factors.T)
         sums = rates.sum(axis=1, keepdims=True)
-        own = np.where(sums > 0.0, rates / np.where(sums > 0.0, sums, 1.0), flat)
+        own = np.where(sums > 0.0, rates / or_one(sums), flat)
         y = unseen.by_row.to_dense(rows)
         log_shares += float(np.sum(y * np.log((1.0 - BACKGROUND) * own + BACKGROUND * flat)))
     return math.exp(-log_shares / unseen.total)
@@ -269,7 +256,6 @@ def heldout_score(estimator: Any, X: Any, y: Any = None, *, test_fraction: float
     >>> search.fit(pancreas().counts[:120, :200]).best_params_
     {'n_components': 3}
     """
-    check_number("test_fraction", test_fraction)
     check_fraction(test_fraction)
     if hasattr(estimator, "steps"):
         X = estimator[:-1].transform(X) if len(estimator.steps) > 1 else X
@@ -285,6 +271,6 @@ def heldout_score(estimator: Any, X: Any, y: Any = None, *, test_fraction: float
     scored = np.sort(np.random.default_rng(SEED).permutation(m)[:n_scored])
     totals = np.zeros(m)  # of the features over the fitted samples, as the fit has them
     for rows in dense_blocks((len(fit.loadings), m), BLOCK_BYTES / 32):
-        totals += (fit.exposure(rows) * fit.link.inverse(fit.loadings[rows] @ fit.factors.T)).sum(axis=0)
-    found = heldout_features(fit, np.rint(totals)[None, :], new, scored=scored)
+        totals += fit.rates.of_rows(rows).sum(axis=0)
+    found = heldout_features(fit, np.rint(totals), new, scored=scored)
     return float(found.sum()) / (new.n_samples * n_scored)

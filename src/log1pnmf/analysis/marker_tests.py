@@ -1,4 +1,4 @@
-"""From regressions to one effect per factor and feature, its standard error and its test.
+"""Effects of factors on features: regressions on loadings with errors, standard errors, tests, shrinkage.
 
 **The effect.** Does a feature rise with a factor, beyond what the other factors do? Compared are a typical
 sample with the factor and the same sample in which the rest of its own mixture stands in for it
@@ -16,11 +16,10 @@ so that no sample without counts decides alone. The solution has the right mean 
   tests of features at these bounds would be too cautious if loadings correlate; the only test whose level
   does not depend on the other coefficients is the one without bounds.
 - *Loadings with errors.* ``L_i`` is an estimate with covariance ``V_i``, from which the feature's own counts
-  are removed (`log1pnmf.analysis.marker_tests`). Errors in ``L_i`` make estimates too small, and part of
-  the effect of one factor goes to another. So the equation is corrected to have the expectation that it has
-  with the true loadings: ``L_i L_i'`` becomes ``L_i L_i' - V_i`` with the identity link; with the others
-  ``exp(L_i' f)`` becomes ``x = exp(L_i' f - f' V_i f / 2)`` and ``x L_i`` becomes ``x (L_i - V_i f)``
-  (known as corrected scores).
+  are removed. Errors in ``L_i`` make estimates too small, and part of the effect of one factor goes to
+  another. So the equation is corrected to have the expectation that it has with the true loadings: ``L_i
+  L_i'`` becomes ``L_i L_i' - V_i`` with the identity link; with the others ``exp(L_i' f)`` becomes ``x =
+  exp(L_i' f - f' V_i f / 2)`` and ``x L_i`` becomes ``x (L_i - V_i f)`` (known as corrected scores).
 
 **The error.** ``A^-1 J A^-1`` with A the derivative of the equation and J the sum over the samples of the
 variances of their terms, in which the errors of the loadings count. With ``errors="model"`` the variance of a
@@ -36,35 +35,30 @@ from samples whose counts vary more than the noise says.
 
 p-values are from Student's distribution with as many degrees of freedom as there are samples beyond factors.
 
-Loadings as what they are in a test: estimates, with errors, to which the tested feature has contributed.
+**Loadings** are estimates with errors, to which the tested feature has contributed.
 
-**Without bounds.** Loadings are bounded, so those at zero are too large on average. One Newton step from the
-bounded estimate gives the estimate without bounds. Its mean is the truth, and its covariance is the inverse
-of the sample's information.
+- *Without bounds.* Loadings are bounded, so those at zero are too large on average. One Newton step from the
+  bounded estimate gives the estimate without bounds. Its mean is the truth, and its covariance is the inverse
+  of the sample's information.
+- *Without the tested feature.* A sample with many counts of a feature by chance gets more of the factors that
+  have the feature. That is not evidence, so every feature is tested on loadings without its own contribution.
+  With the gradient ``g_ij F_j`` of one entry and the sample's information ``H_i``, the step is
+  ``H_i^-1 F_j g_ij / (1 - h_ij)``, where ``h_ij`` is the leverage of the entry.
 
-**Without the tested feature.** A sample with many counts of a feature by chance gets more of the factors
-that have the feature. That is not evidence, so every feature is tested on loadings without its own
-contribution. With the gradient ``g_ij F_j`` of one entry and the sample's information ``H_i``, the step is
-``H_i^-1 F_j g_ij / (1 - h_ij)``, where ``h_ij`` is the leverage of the entry.
+**Regressions.** With the loadings held fixed, the counts of feature j are a regression on them with
+non-negative coefficients, with Poisson or negative binomial noise. It has nothing to do with any other
+feature. Here it is fitted again, without penalty and with zero counts taken exactly: a penalised or
+approximate fit has other estimates, around which no standard error would be valid. Dispersions are taken as
+known.
 
-Every feature's own regression: its row of the factors given the loadings, and what its likelihood says.
-
-With the loadings held fixed, the counts of feature j are a regression on them with non-negative coefficients,
-with Poisson or negative binomial noise. It has nothing to do with any other feature. Here it is fitted again,
-without penalty and with zero counts taken exactly: a penalised or approximate fit has other estimates, around
-which no standard error would be valid. Dispersions are taken as known.
-
-Adaptive shrinkage of effects: how large they are, and whether they are there at all.
-
-Within a factor, effects are taken as drawn from a mixture that is fitted to all of them: some are zero, the
-others positive or negative halves of normals with one of several widths (unimodal at zero). An estimate ``x``
-with standard error ``s`` then has a posterior in closed form (the idea is Stephens' adaptive shrinkage,
-2017).
+**Shrinkage.** Within a factor, effects are taken as drawn from a mixture that is fitted to all of them: some
+are zero, the others positive or negative halves of normals with one of several widths (unimodal at zero). An
+estimate ``x`` with standard error ``s`` then has a posterior in closed form (the idea is Stephens' adaptive
+shrinkage, 2017).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
@@ -74,30 +68,27 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from log1pnmf.counts.compress import SparseRows, dense_blocks
+from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.fit import Fit, or_one
 from log1pnmf.fitting.ranking import StandIns, stand_ins
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
-from log1pnmf.model.problem import Problem, Side
-
-# ---------- loadings as what they are in a test
+from log1pnmf.model.problem import Problem
 
 Array = NDArray[np.float64]
 
-RIDGE = 1e-10
-"""Added to the information, scaled to a unit diagonal: what is not identified gets a huge error, not none."""
+ERRORS = ("sandwich", "model")
+Z95 = NormalDist().inv_cdf(0.975)
+TINY, LARGEST_ETA = 1e-300, 300.0
 
-LEAST_ETA = 1e-12
-"""Where a mean is zero, so is its count, and nothing depends on it."""
+# ---------- loadings with errors
 
-LEAST_SPARE = 0.05
-"""One minus a leverage is taken as at least this."""
-
-MOST_ERRORS = 3.0
-"""A loading is moved below its bound by at most this many standard errors: more is misfit, not chance."""
+RIDGE = 1e-10  # added to the information of unit diagonal: what is not identified has a huge error, not none
+LEAST_ETA = 1e-12  # where a mean is zero, so is its count, and nothing depends on it
+LEAST_SPARE = 0.05  # one minus a leverage is taken as at least this
+MOST_ERRORS = 3.0  # standard errors by which a loading goes below its bound: more is misfit, not chance
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,16 +109,25 @@ class EstimatedLoadings:
         n, k = loadings.shape
         return cls(loadings, np.zeros((n, k)), np.zeros((n, k, k)), None, np.zeros((n_features, k)))
 
-    @property
+    @cached_property
     def values(self) -> Array:
         """Estimates without bounds."""
         return self.bounded + self.shift
 
-    @property
+    @cached_property
+    def products(self) -> Array:
+        """Products of every two loadings of a sample: n x K x K."""
+        return self.values[:, :, None] * self.values[:, None, :]
+
+    @cached_property
     def squares(self) -> Array:
-        """Products of every two loadings of a sample, without what errors add: n x K x K."""
-        values = self.values
-        return values[:, :, None] * values[:, None, :] - self.covariance
+        """The same without what errors add."""
+        return self.products - self.covariance
+
+    @cached_property
+    def have_errors(self) -> bool:
+        """Whether any covariance is not zero."""
+        return bool(self.covariance.any())
 
     def reliability(self, size_factors: Array) -> Array:
         """Share of a loading's variance beyond the other loadings that is not error: K numbers up to 1."""
@@ -206,8 +206,7 @@ def forms(matrices: Array, left: Array, right: Array) -> Array:
 
 def inverse_information(information: Array, counted: NDArray[np.bool_]) -> Array:
     """Invert the information of the coordinates that count; zeros elsewhere."""
-    scale = np.sqrt(np.maximum(np.einsum("jkk->jk", information), 0.0))
-    scale = np.where(scale > 0.0, scale, 1.0)
+    scale = or_one(np.sqrt(np.maximum(np.einsum("jkk->jk", information), 0.0)))
     both = counted[:, :, None] & counted[:, None, :]
     unit = np.where(both, information / (scale[:, :, None] * scale[:, None, :]), 0.0)
     diagonal = np.einsum("jkk->jk", unit)
@@ -222,90 +221,37 @@ def _inverse(products: Array) -> Array:
 
 # ---------- every feature's own regression
 
-LEAST_REGRESSION_MOVE = 1e-5
-"""Of a feature's largest coefficient: a Newton step that moves none by more is its last."""
-
+LEAST_REGRESSION_MOVE = 1e-5  # of a feature's largest coefficient: a step that moves none by more is its last
 MOST_REGRESSION_STEPS = 200
-LEAST_START = 1e-2
-"""Of a feature's mean level: where coefficients start at least, so that no count has mean zero."""
-
-ARRAYS_PER_BLOCK = 24
+LEAST_START = 1e-2  # of a feature's mean level: the least start, so that no count has mean zero
 
 
-@dataclass(frozen=True, eq=False)
-class FeatureRegressions:
-    """The regressions of all features on the same loadings."""
-
-    problem: Problem  # with exact zeros
-    loadings: Array
-    n_jobs: int | None = None  # number of threads
-
-    def solve(self, start: Array) -> Array:
-        """Find the maximum-likelihood coefficients, features x K, on the eta scale."""
-        return self._solve(self.problem.factors_side, start, self.loadings)
-
-    def blocks(self) -> Iterator[tuple[slice, Array, Array, Noise]]:
-        """Return some features at a time: which, their counts (samples x features), exposure and noise."""
-        for block in dense_blocks(self._rows.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
-            noise = self.problem.noise.of_features(block)
-            yield block, self._rows.to_dense(block).T, self._exposure(block), noise
-
-    @cached_property
-    def _engine(self) -> NativeEngine:
-        return NativeEngine(self.problem, self.n_jobs)
-
-    def _exposure(self, features: slice) -> Array:
-        """Exposure of some features: samples x 1, or x features with batches."""
-        t, batches = self.problem.factors_side.column_exposure[:, None], self.problem.batches
-        return t if batches is None else t * batches.effects[:, features][batches.labels]
-
-    @property
-    def _rows(self) -> SparseRows:
-        return self.problem.counts.by_column
-
-    def _solve(self, side: Side, start: Array, design: Array) -> Array:
-        """Take Newton steps; features that have arrived are left behind."""
-        factors = self._inside(side, start, design)
-        moving = np.arange(len(factors))
-        for _ in range(MOST_REGRESSION_STEPS):
-            before = factors[moving]
-            after = self._engine.half_step(side, before, design).values
-            factors[moving] = after
-            still = np.abs(after - before).max(axis=1) > LEAST_REGRESSION_MOVE * after.max(axis=1)
-            if not still.any():
-                break
-            if not still.all():
-                moving = moving[still]
-                side = side.at(np.flatnonzero(still))
-        return factors
-
-    def _inside(self, side: Side, start: Array, design: Array) -> Array:
-        """Move coefficients away from zero, as far as the feature has counts."""
-        link = self.problem.link
-        rates = side.rows.row_sums() / (side.column_exposure.sum() / link.exposure_scale)
-        level = link.link(rates) / link.alpha
-        largest = max(float(design.max(initial=0.0)), 1e-300)
-        return np.maximum(start, LEAST_START * level[:, None] / largest)
+def regress(problem: Problem, loadings: Array, start: Array, n_jobs: int | None = None) -> Array:
+    """Return the coefficients of maximum likelihood, features x K, on the eta scale, by Newton steps."""
+    link, side, engine = problem.link, problem.factors_side, NativeEngine(problem, n_jobs)
+    rates = side.rows.row_sums() / (side.column_exposure.sum() / link.exposure_scale)
+    level, largest = link.link(rates) / link.alpha, max(float(loadings.max(initial=0.0)), TINY)
+    factors = np.maximum(start, LEAST_START * level[:, None] / largest)
+    moving = np.arange(len(factors))
+    for _ in range(MOST_REGRESSION_STEPS):
+        before = factors[moving]
+        after = engine.half_step(side, before, loadings).values
+        factors[moving] = after
+        still = np.abs(after - before).max(axis=1) > LEAST_REGRESSION_MOVE * after.max(axis=1)
+        if not still.any():
+            break
+        if not still.all():  # features that have arrived are left behind
+            moving, side = moving[still], side.at(np.flatnonzero(still))
+    return factors
 
 
 # ---------- from regressions to one effect per factor and feature, its standard error and its test
 
-ERRORS = ("sandwich", "model")
-Z95 = NormalDist().inv_cdf(0.975)
-
-LEAST_WEIGHED, LEAST_VARIANCE = 0.1, 1e-6
-"""Of a feature's mean eta: the least at which weights and variances are taken."""
-
-TO_ESTIMATE = 1.0 / 3.0
-"""How far from "no effect" to the estimate variances of the model are taken."""
-
-MOST_STEPS, LEAST_MOVE = 12, 1e-4
-"""Newton steps at most, and the move, relative to a feature's largest coefficient, that ends them."""
-
-TINY, LARGEST_ETA = 1e-300, 300.0
-
-LONGEST_STEP = 1.0
-"""In eta, for all links but the identity."""
+LEAST_WEIGHED, LEAST_VARIANCE = 0.1, 1e-6  # of a feature's mean eta: the least for weights and variances
+TO_ESTIMATE = 1.0 / 3.0  # how far from "no effect" to the estimate variances of the model are taken
+MOST_STEPS, LEAST_MOVE = 12, 1e-4  # Newton steps at most, and the relative move that ends them
+LONGEST_STEP = 1.0  # in eta, for all links but the identity
+ARRAYS_PER_BLOCK = 24  # in memory at a time, of the size of a block
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,13 +276,12 @@ def infer_from_fit(
     source: Problem | None = None,
     n_jobs: int | None = None,
 ) -> tuple[Inference, Array]:
-    """Test all features on loadings that were estimated with the factors of a fit."""
+    """Test all features on loadings that were estimated with the factors of a fit; also their reliability."""
     sizes, own = problem.size_factors, source is None
     estimated = estimate_loadings(fit, source or problem, loadings, errors=errors, own=own)
-    regressions = FeatureRegressions(problem, loadings, n_jobs)
-    coefficients = regressions.solve(fit.factors / fit.link.alpha)
+    coefficients = regress(problem, loadings, fit.factors / fit.link.alpha, n_jobs)
     around = stand_ins(estimated.values, sizes, estimated.excess(sizes))
-    found = infer(regressions, coefficients, around, errors=errors, loadings=estimated)
+    found = infer(problem, estimated, coefficients, around, errors=errors)
     reliability = estimated.reliability(sizes)
     nothing = reliability == 0.0  # is known of such a factor
     found.error[:, nothing], found.z[:, nothing & found.comparable] = np.inf, 0.0
@@ -344,22 +289,20 @@ def infer_from_fit(
 
 
 def infer(
-    regressions: FeatureRegressions,
-    coefficients: Array,
-    around: StandIns,
-    *,
-    errors: str,
-    loadings: EstimatedLoadings | None = None,
+    problem: Problem, loadings: EstimatedLoadings, coefficients: Array, around: StandIns, *, errors: str
 ) -> Inference:
     """Find effects, standard errors and tests, beginning at coefficients that maximise the likelihood."""
-    if loadings is None:
-        loadings = EstimatedLoadings.known(regressions.loadings, len(coefficients))
-    samples = _Samples.of(loadings, regressions.problem.size_factors)
+    rows, batches, link = problem.counts.by_column, problem.batches, problem.link
+    weights = loadings.weights(problem.size_factors)[:, None]
     effect, error, divisor = np.full((3, *coefficients.shape), np.nan)
-    for block, y, t, noise in regressions.blocks():
-        link, part = regressions.problem.link, loadings.factors[block]
+    for block in dense_blocks(rows.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
+        y, noise = rows.to_dense(block).T, problem.noise.of_features(block)
+        t = problem.factors_side.column_exposure[:, None]
+        if batches is not None:
+            t = t * batches.effects[:, block][batches.labels]
         own = loadings.own_part(y, t, link, noise, block)
-        some = _Equations(y, t, link, noise, samples, start=coefficients[block], factors=part, own=own)
+        part = coefficients[block], loadings.factors[block], own
+        some = _Equations(y, t, link, noise, loadings, weights, *part)
         solution = some.solve()
         for k in np.flatnonzero(around.comparable).tolist():
             tested = some.test(solution, around.own[k] - around.rest[k], errors)
@@ -370,52 +313,15 @@ def infer(
 
 
 @dataclass(frozen=True, eq=False)
-class _Samples:
-    """What all features share; arrays of n samples."""
-
-    values: Array
-    squares: Array
-    covariance: Array | None
-    inverse: Array | None
-    weights: Array
-
-    @classmethod
-    def of(cls, loadings: EstimatedLoadings, size_factors: Array) -> _Samples:
-        errors = loadings.covariance if loadings.covariance.any() else None
-        weights = loadings.weights(size_factors)[:, None]
-        return cls(loadings.values, loadings.squares, errors, loadings.inverse, weights)
-
-
-@dataclass(frozen=True, eq=False)
-class _Terms:
-    """The equation at some coefficients: samples x features, but for the sums `total` and `derivative`.
-
-    slope: derivative of the mean. spread: ``f' V_i f``, the variance of eta.
-    """
-
-    eta: Array
-    residual: Array
-    slope: Array
-    spread: Array
-    total: Array
-    derivative: Array
-
-
-@dataclass(frozen=True, eq=False)
 class _Solution:
+    """The solution of the equations, and their terms, samples x features, before the last step."""
+
     coefficients: Array
-    inverse: Array
-    terms: _Terms
-
-
-@dataclass(frozen=True, eq=False)
-class _Around:
-    """The way from the estimate f to "no effect", along u: ``L_i' u``, ``f' V_i u`` and ``u' V_i u``."""
-
-    terms: _Terms
-    along: Array
-    cross: Any
-    square: Any
+    inverse: Array  # of the derivative of the equations, features x K x K
+    eta: Array
+    spread: Array  # ``f' V_i f``, the variance of eta
+    residual: Array
+    information: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -426,7 +332,8 @@ class _Equations:
     t: Array
     link: ShiftedLog
     noise: Noise
-    samples: _Samples
+    loadings: EstimatedLoadings
+    weights: Array  # of the samples, n x 1
     start: Array  # (features, K): coefficients that maximise the likelihood
     # what the features contributed to the loadings, see `EstimatedLoadings.own_part`
     factors: Array
@@ -435,7 +342,7 @@ class _Equations:
     @cached_property
     def level(self) -> Array:
         """Mean eta of every feature."""
-        return np.maximum((self.samples.values @ self.start.T).mean(axis=0), LEAST_ETA)
+        return np.maximum((self.loadings.values @ self.start.T).mean(axis=0), LEAST_ETA)
 
     @cached_property
     def a(self) -> Array:
@@ -443,13 +350,13 @@ class _Equations:
         at = np.maximum(0.5 * (self.eta(self.start) + self.level), LEAST_WEIGHED * self.level)
         _, slope = self.mean(at)
         weights: Array = expected_curvature(at, self.t, self.link, self.noise) / slope
-        return self.samples.weights * weights
+        return self.weights * weights
 
     def eta(self, f: Array) -> Array:
         """``L_i' f`` with loadings without the feature's own part."""
-        eta: Array = self.samples.values @ f.T
-        if self.own is not None and self.samples.inverse is not None:
-            eta += self.own * forms(self.samples.inverse, self.factors, f)
+        eta: Array = self.loadings.values @ f.T
+        if self.own is not None and self.loadings.inverse is not None:
+            eta += self.own * forms(self.loadings.inverse, self.factors, f)
         return eta
 
     def mean(self, eta: Array, spread: Array | float = 0.0) -> tuple[Array, Array]:
@@ -459,45 +366,35 @@ class _Equations:
         slope = self.t * np.exp(np.minimum(eta - 0.5 * spread, LARGEST_ETA))
         return slope - self.t, slope
 
-    def spread(self, f: Array, g: Array) -> Array | float:
+    def spread(self, f: Array, g: Array) -> Array:
         """``f' V_i g``."""
-        errors = self.samples.covariance
-        return 0.0 if errors is None else forms(errors, f, g)
-
-    def summed(self, of_samples: Array, matrices: Array, f: Array) -> Array:
-        """``sum_i b_ij M_i f_j``."""
-        (_, m), k = of_samples.shape, f.shape[1]
-        sums = of_samples.T @ matrices.reshape(len(matrices), -1)
-        return np.einsum("jkl,jl->jk", sums.reshape(m, k, k), f)
-
-    def terms(self, f: Array) -> _Terms:
-        eta, spread, samples = self.eta(f), self.spread(f, f), self.samples
-        mean, slope = self.mean(eta, spread)
-        residual = self.a * (mean - self.y)
-        information = self.a * slope
-        total = residual.T @ samples.values
-        if self.own is not None and samples.inverse is not None:
-            total += self.summed(residual * self.own, samples.inverse, self.factors)
-        if samples.covariance is not None:
-            total -= self.summed(information, samples.covariance, f)
-        k = f.shape[1]
-        derivative = (information.T @ samples.squares.reshape(len(eta), -1)).reshape(-1, k, k)
-        return _Terms(eta, residual, slope, np.broadcast_to(spread, eta.shape), total, derivative)
+        if not self.loadings.have_errors:
+            return np.zeros((1, 1))
+        return forms(self.loadings.covariance, f, g)
 
     def solve(self) -> _Solution:
         """Take Newton steps from the start."""
-        f, counted = self.start.copy(), np.ones(self.start.shape, dtype=bool)
+        loadings, f, counted = self.loadings, self.start.copy(), np.ones(self.start.shape, dtype=bool)
+        n, k = loadings.values.shape
         for _ in range(MOST_STEPS):
-            terms = self.terms(f)
-            inverse = inverse_information(terms.derivative, counted)
-            step = -np.einsum("jkl,jl->jk", inverse, terms.total)
+            eta, spread = self.eta(f), self.spread(f, f)
+            mean, slope = self.mean(eta, spread)
+            residual, information = self.a * (mean - self.y), self.a * slope
+            total = residual.T @ loadings.values
+            if self.own is not None and loadings.inverse is not None:
+                total += _summed(residual * self.own, loadings.inverse, self.factors)
+            if loadings.have_errors:
+                total -= _summed(information, loadings.covariance, f)
+            derivative = (information.T @ loadings.squares.reshape(n, -1)).reshape(-1, k, k)
+            inverse = inverse_information(derivative, counted)
+            step = -np.einsum("jkl,jl->jk", inverse, total)
             if not self.link.is_identity:
-                longest = np.abs(self.samples.values @ step.T).max(axis=0, initial=LONGEST_STEP)
+                longest = np.abs(loadings.values @ step.T).max(axis=0, initial=LONGEST_STEP)
                 step *= (LONGEST_STEP / longest)[:, None]
             f += step
             if (np.abs(step).max(axis=1) <= LEAST_MOVE * np.abs(f).max(axis=1)).all():
                 break
-        return _Solution(f, inverse, terms)
+        return _Solution(f, inverse, eta, np.broadcast_to(spread, eta.shape), residual, information)
 
     def test(self, found: _Solution, contrast: Array, errors: str) -> tuple[Array, Array, Array]:
         """Return the effect of every feature, its standard error, and the error that divides it in the test.
@@ -507,59 +404,58 @@ class _Equations:
         effect, u = found.coefficients @ contrast, found.inverse @ contrast
         unknown = u @ contrast <= 0.0
         way = (1.0 - TO_ESTIMATE) * effect / np.where(unknown, np.inf, u @ contrast)  # back, in units of u
-        along, cross = self.eta(u), self.spread(found.coefficients, u)
-        around = _Around(found.terms, along, cross, self.spread(u, u))
+        along = self.eta(u)
+        cross, square = (np.broadcast_to(self.spread(f, u), along.shape) for f in (found.coefficients, u))
+        around = (along, cross, square)
         if errors == "model":
-            error, divisor = self._error(around, 0.0 * way), self._error(around, way)
+            error, divisor = (self._error(found, around, part) for part in (0.0 * way, way))
         else:
-            information = self.a * found.terms.slope
-            own = found.terms.residual * along - information * cross
-            leverage = information * self._reach(found.inverse)
-            error = np.sqrt(((own / np.maximum(1.0 - leverage, LEAST_SPARE)) ** 2).sum(axis=0))
-            divisor = np.sqrt(error**2 + self._added(around, way, error, effect > error))
+            products = self.loadings.products.reshape(len(along), -1)
+            reach = products @ found.inverse.reshape(len(effect), -1).T  # ``L_i' A_j^-1 L_i``
+            spare = np.maximum(1.0 - found.information * reach, LEAST_SPARE)
+            own = found.residual * along - found.information * cross
+            error = np.sqrt(((own / spare) ** 2).sum(axis=0))
+            # the part of the sandwich that the noise explains is larger in the test, for what may be tested
+            added, which = np.zeros(len(way)), np.flatnonzero(effect > error)
+            here, there = (self._error(found, around, part, which) for part in (0.0 * way, way))
+            explained = np.minimum(error[which] / np.maximum(here, TINY), 1.0) ** 2
+            added[which] = explained * np.maximum(there**2 - here**2, 0.0)
+            divisor = np.sqrt(error**2 + added)
         return effect, np.where(unknown, np.inf, error), np.where(unknown, np.inf, divisor)
 
-    def _added(self, around: _Around, way: Array, error: Array, looked_at: NDArray[np.bool_]) -> Array:
-        """Describe by how much the part of the sandwich that the noise explains is larger in the test."""
-        added, which = np.zeros(len(way)), np.flatnonzero(looked_at)
-        there, at_estimate = (self._error(around, part, which) for part in (way[which], 0.0 * way[which]))
-        explained = np.minimum(error[which] / np.maximum(at_estimate, TINY), 1.0) ** 2
-        added[which] = explained * np.maximum(there**2 - at_estimate**2, 0.0)
-        return added
+    def _error(
+        self, found: _Solution, around: tuple[Array, Array, Array], way: Array, which: Any = slice(None)
+    ) -> Array:
+        """Return errors of the contrast of some features with the variance of the noise, some way back.
 
-    def _error(self, around: _Around, way: Array, which: Any = slice(None)) -> Array:
-        """Return errors of the contrast of some features with the variance of the noise, some way back."""
-        terms, along = around.terms, around.along[:, which]
-        at = np.maximum(terms.eta[:, which] - way * along, LEAST_VARIANCE * self.level[which])
+        `around`: ``L_i' u``, ``f' V_i u`` and ``u' V_i u`` for the way from the estimate f along u.
+        """
+        (along, cross, square), way = (values[:, which] for values in around), way[which]
+        at = np.maximum(found.eta[:, which] - way * along, LEAST_VARIANCE * self.level[which])
         t = self.t if self.t.shape[1] == 1 else self.t[:, which]
         slope = t if self.link.is_identity else t * np.exp(np.minimum(at, LARGEST_ETA))
-        noise = self.noise.of_features(which)
-        variance = slope**2 / expected_curvature(at, t, self.link, noise) * along**2
-        if self.samples.covariance is not None:
-            cross, square = around.cross[:, which], around.square[:, which]
-            spread = np.maximum(terms.spread[:, which] - 2.0 * way * cross + way**2 * square, 0.0)
+        curvature = expected_curvature(at, t, self.link, self.noise.of_features(which))
+        variance = slope**2 / curvature * along**2
+        if self.loadings.have_errors:
+            spread = np.maximum(found.spread[:, which] - 2.0 * way * cross + way**2 * square, 0.0)
             variance += slope**2 * (spread * along**2 + (cross - way * square) ** 2)
         error: Array = np.sqrt((self.a[:, which] ** 2 * variance).sum(axis=0))
         return error
 
-    def _reach(self, inverse: Array) -> Array:
-        """``L_i' A_j^-1 L_i``."""
-        values = self.samples.values
-        products = (values[:, :, None] * values[:, None, :]).reshape(len(values), -1)
-        found: Array = products @ inverse.reshape(len(inverse), -1).T
-        return found
+
+def _summed(of_samples: Array, matrices: Array, f: Array) -> Array:
+    """``sum_i b_ij M_i f_j``."""
+    (_, m), k = of_samples.shape, f.shape[1]
+    sums = of_samples.T @ matrices.reshape(len(matrices), -1)
+    return np.einsum("jkl,jl->jk", sums.reshape(m, k, k), f)
 
 
 # ---------- adaptive shrinkage of effects: how large they are, and whether they are there at all
 
-WIDTHS_PER_DOUBLING = 1
 MOST_WIDTHS = 24
 FAR_BELOW = -1e4  # standard deviations: there both forms of the mean are right to eight digits
-NULL_WEIGHT = 10.0
-"""Observations of "no effect" that are added, so that the share of zeros is rather too high than too low."""
-
-LEAST_CHANGE = 1e-5
-MOST_ROUNDS = 1000
+NULL_WEIGHT = 10.0  # added observations of "no effect": the share of zeros is rather too high than too low
+LEAST_CHANGE, MOST_ROUNDS = 1e-5, 1000  # of expectation-maximisation
 
 
 @dataclass(frozen=True, eq=False)
@@ -587,7 +483,10 @@ def shrink(estimates: Array, errors: Array) -> Shrunken:
     if not known.any():
         return Shrunken(np.zeros(len(estimates)), np.ones(len(estimates)), 1.0)
     x, s = estimates[known], errors[known]
-    widths = _widths(x, s)
+    # of the half-normal parts: from a tenth of a standard error to beyond the largest effect, doubling
+    low = float(s.min()) / 10.0
+    high = max(2.0 * float(np.sqrt(np.maximum(x**2 - s**2, 0.0).max())), 8.0 * low)
+    widths = np.geomspace(low, high, min(MOST_WIDTHS, int(np.log2(high / low)) + 2))
     up, down = _log_marginals(x, s, widths), _log_marginals(-x, s, widths)
     logs = np.concatenate((up, down[:, 1:]), axis=1)
     shares = _fit_shares(logs)
@@ -600,14 +499,6 @@ def shrink(estimates: Array, errors: Array) -> Shrunken:
     effect[known] = (posterior[:, 1:] * means).sum(axis=1)
     rate[known] = 1.0 - posterior[:, rises].sum(axis=1)
     return Shrunken(effect, np.clip(rate, 0.0, 1.0), float(shares[0]))
-
-
-def _widths(x: Array, s: Array) -> Array:
-    """Widths of the half-normal parts: from a tenth of a standard error to beyond the largest effect."""
-    low = float(s.min()) / 10.0
-    high = max(2.0 * float(np.sqrt(np.maximum(x**2 - s**2, 0.0).max())), 8.0 * low)
-    n = min(MOST_WIDTHS, int(WIDTHS_PER_DOUBLING * np.log2(high / low)) + 2)
-    return np.geomspace(low, high, n)
 
 
 def _log_marginals(x: Array, s: Array, widths: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,10 +12,10 @@ import scipy
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from log1pnmf._common.checks import check_choice, convergence_warning, plural, warn
+from log1pnmf._common.checks import check_choice, check_whole, convergence_warning, plural, require, warn
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import split_counts
-from log1pnmf.fitting.anndata import fit_and_counts, is_annotated
+from log1pnmf.fitting.anndata import as_fit, fit_and_counts, is_annotated
 from log1pnmf.fitting.fit import Fit, Keys, c_label, factor_number
 from log1pnmf.fitting.fit_counts import Request, run_request
 from log1pnmf.fitting.ranking import ranking_of
@@ -25,28 +26,14 @@ from .metrics import match_factors
 
 Array = NDArray[np.float64]
 
-STATISTICS = ("score", "log2_fold_change", "effect", "shrunken_effect", "z")
-"""What features can be ranked by."""
-
-COLUMNS = (
-    "log2_fold_change",
-    "score",
-    "effect",
-    "error",
-    "z",
-    "p",
-    "adjusted_p",
-    "shrunken_effect",
-    "false_sign_rate",
-    "weight",
-)
-"""Of the table, after `factor`, `rank` and `feature`."""
-
+STATISTICS = ("score", "log2_fold_change", "effect", "shrunken_effect", "z")  # that rank features
+TESTS = ("effect", "error", "z", "p", "adjusted_p", "shrunken_effect", "false_sign_rate")
+COLUMNS = ("log2_fold_change", "score", *TESTS, "weight")  # of the table, after factor, rank and feature
+# what stands for features that a table does not list; 0 in other columns
 REST = {"log2_fold_change": -np.inf, "score": -np.inf, "p": 1.0, "adjusted_p": 1.0}
-"""What stands for features that a table does not list; 0 in other columns."""
 
-LEVEL = 0.05
-"""Largest adjusted p-value of features that rise significantly."""
+LEVEL = 0.05  # largest adjusted p-value of features that rise significantly
+LEAST_RELIABLE = 0.5  # a warning names factors of less reliability
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -154,14 +141,8 @@ class Markers:
             self._order(k, by) if n_top is None else self.top_index(k, n_top, by=by, level=level)
             for k in range(self.n_components)
         ]
-        factor = np.repeat(np.arange(self.n_components), [len(part) for part in chosen])
-        feature = np.concatenate(chosen)
-        columns: dict[str, Any] = {
-            "factor": np.array(self.factor_names, dtype=object)[factor],
-            "rank": np.concatenate([np.arange(1, len(part) + 1) for part in chosen]),
-            "feature": self.feature_names[feature],
-        }
-        return columns | {name: getattr(self, name)[feature, factor] for name in COLUMNS}
+        columns, at = _listed(chosen, self.factor_names, self.feature_names)
+        return columns | {name: getattr(self, name)[at] for name in COLUMNS}
 
     def top(self, k: int | str, n_top: int = 10, *, by: str = "score", level: float = LEVEL) -> list[str]:
         """Name the first features of a factor.
@@ -220,8 +201,76 @@ class Markers:
         names = ("score", "log2_fold_change", "p", "adjusted_p")
         return {"feature_names": self.feature_names, **{name: getattr(self, name) for name in names}}
 
+    def kept(self) -> dict[str, Any]:
+        """Return what is kept beside the table, as AnnData can hold it; `markers_in` reads it back."""
+        names = ("tested", "c", "errors", "split", "reliability", "n_samples", "n_rising")
+        about = {name: getattr(self, name) for name in names}
+        return about | {"factor_names": np.array(self.factor_names, dtype=object)}
+
     def _order(self, k: int, by: str) -> NDArray[np.intp]:
         return np.argsort(-self.ranking(by)[:, k], kind="stable")
+
+
+def _listed(
+    chosen: Sequence[NDArray[np.intp]], factor_names: Sequence[str], feature_names: NDArray[np.object_]
+) -> tuple[dict[str, Any], tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """Return the first columns of a table of features chosen for every factor, and the place of each row."""
+    factor, feature = np.repeat(np.arange(len(chosen)), list(map(len, chosen))), np.concatenate(chosen)
+    columns = {
+        "factor": np.array(factor_names, dtype=object)[factor],
+        "rank": np.concatenate([np.arange(1, len(part) + 1) for part in chosen]),
+        "feature": feature_names[feature],
+    }
+    return columns, (feature, factor)
+
+
+def top_features(source: Any, n_top: int = 10, *, key: str | None = None, feature_names: Any = None) -> Any:
+    """List the features that each factor raises most.
+
+    The comparison is between a typical sample with the factor and the same sample with more of its other
+    factors instead (docs/markers.md). Only the fit is needed; `log1pnmf.analysis.markers` adds tests, from
+    the counts.
+
+    Parameters
+    ----------
+    source : Fit, or anything that `log1pnmf.as_fit` takes
+        The fit.
+    n_top : int
+        Maximum number of features of each factor; only features that the factor raises are listed.
+    key : str, optional
+        Name of the fit in an AnnData.
+    feature_names : sequence of str, optional
+        Names of the features; by default those of the fit.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per factor and feature: `factor`, `rank` (from 1), `feature`, `log2_fold_change`, `score` (the
+        lower end of its interval, by which they are ranked) and `weight` in the factor.
+
+    Examples
+    --------
+    >>> from log1pnmf import Log1pNMF, datasets
+    >>> data = datasets.pancreas()
+    >>> model = Log1pNMF(3, random_state=0).fit(data.counts[:300])
+    >>> table = top_features(model, 2, feature_names=data.feature_names)
+    >>> table.columns.tolist(), len(table)
+    (['factor', 'rank', 'feature', 'log2_fold_change', 'score', 'weight'], 6)
+    """
+    check_whole("n_top", n_top, least=1)
+    pandas = require("pandas", purpose="a table of features")
+    fit = as_fit(source, key=key).named(feature_names=feature_names)
+    ranking = ranking_of(fit)
+    chosen = [ranking.top(k, n_top) for k in range(fit.n_components)]
+    columns, at = _listed(chosen, fit.factor_names, fit.feature_labels)
+    return pandas.DataFrame(
+        columns
+        | {
+            "log2_fold_change": ranking.log2_fold_change[at],
+            "score": ranking.lower[at],
+            "weight": fit.factors[at],
+        }
+    )
 
 
 def markers_in(source: Any, fit: Fit, n_top: int) -> Markers | None:
@@ -257,10 +306,6 @@ def markers_in(source: Any, fit: Fit, n_top: int) -> Markers | None:
         feature_names=fit.feature_labels,
         factor_names=tuple(names),
     )
-
-
-LEAST_RELIABLE = 0.5
-"""Share of what tells a factor's loadings from the others that may not be less than this: not error."""
 
 
 def markers(
@@ -336,11 +381,11 @@ def markers(
     [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]
     """
     check_choice("errors", errors, ERRORS)
+    if max_samples is not None:
+        check_whole("max_samples", max_samples, least=1)
     fit, counts = fit_and_counts(fit, counts)
     fit = fit.normalized("max").named(feature_names=feature_names)
     sizes = fit.size_factors if size_factors is None else counts.size_factors(size_factors)
-    if max_samples is not None and max_samples < 1:
-        raise ValueError(f"max_samples must be at least 1, got {max_samples}")
     ranking, weight, names = ranking_of(fit), fit.factors, tuple(fit.factor_names)
     source = counts
     if split:
@@ -356,8 +401,11 @@ def markers(
         shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(fit.n_components)]
     _warn_of_errors(reliability, found.comparable, names)
     p = scipy.stats.t.sf(found.z, max(len(loadings) - fit.n_components, 1))
+    adjusted = np.where(np.isnan(p), np.nan, 1.0)  # features without any count have 1 and do not count
+    tested = np.diff(problem.counts.by_column.indptr) > 0
+    for k in np.flatnonzero(~np.isnan(p).all(axis=0) & tested.any()):
+        adjusted[tested, k] = scipy.stats.false_discovery_control(p[tested, k])
     unknown = np.where(found.comparable, 0.0, np.nan)
-    adjusted = _adjusted(p, np.diff(problem.counts.by_column.indptr) > 0)
     return Markers(
         log2_fold_change=ranking.log2_fold_change,
         score=ranking.lower,
@@ -421,12 +469,3 @@ def _on_halves(fit: Fit, counts: Counts, sizes: Array, n_jobs: int | None) -> tu
     order = match_factors(fit.loadings, half.loadings).pairs[:, 1]  # the order is by share, which may change
     loadings, factors = half.loadings[:, order], half.factors[:, order]
     return replace(half, loadings=loadings, factors=factors, dispersion=twice), train, test
-
-
-def _adjusted(p: Array, tested: NDArray[np.bool_]) -> Array:
-    """Adjust p-values within each factor; features without any count have 1 and do not count."""
-    adjusted = np.where(np.isnan(p), np.nan, 1.0)
-    for k in np.flatnonzero(~np.isnan(p).all(axis=0)):
-        if tested.any():
-            adjusted[tested, k] = scipy.stats.false_discovery_control(p[tested, k])
-    return adjusted

@@ -15,7 +15,7 @@ from log1pnmf.counts.compress import pieces
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import as_fit, fit_and_counts
-from log1pnmf.fitting.fit import SHARED, Fit, evenness, sample_shares
+from log1pnmf.fitting.fit import SHARED, Fit, evenness, or_one, sample_shares
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 
@@ -45,10 +45,10 @@ def hoyer(values: ArrayLike) -> Array:
     """
     table = np.abs(_table(values))
     root = np.sqrt(len(table))
-    relative = table / _or_one(table.max(axis=0, initial=0.0))  # squares of tiny numbers would vanish
-    ratio = relative.sum(axis=0) / _or_one(np.sqrt((relative**2).sum(axis=0)))
+    relative = table / or_one(table.max(axis=0, initial=0.0))  # squares of tiny numbers would vanish
+    ratio = relative.sum(axis=0) / or_one(np.sqrt((relative**2).sum(axis=0)))
     alike = (table == table[:1]).all(axis=0)
-    return np.where(alike, 0.0, np.clip((root - ratio) / _or_one(root - 1.0), 0.0, 1.0))
+    return np.where(alike, 0.0, np.clip((root - ratio) / or_one(root - 1.0), 0.0, 1.0))
 
 
 def correlation_matrix(values: ArrayLike) -> Array:
@@ -71,7 +71,9 @@ def correlation_matrix(values: ArrayLike) -> Array:
            [ 1.,  1., -1.],
            [-1., -1.,  1.]])
     """
-    matrix = _correlations(scipy.stats.rankdata(_table(values), axis=0))
+    ranks = scipy.stats.rankdata(_table(values), axis=0)
+    unit = _unit(ranks - ranks.mean(axis=0))
+    matrix = np.clip(unit.T @ unit, -1.0, 1.0)
     np.fill_diagonal(matrix, 1.0)
     return matrix
 
@@ -122,7 +124,7 @@ def effective_factors(loadings: ArrayLike) -> Array:
     if (table < 0).any():
         raise ValueError(f"loadings must not be negative, the least is {table.min()}")
     sums = table.sum(axis=1)
-    share = table / _or_one(sums)[:, None]
+    share = table / or_one(sums)[:, None]
     return np.where(sums > 0.0, np.exp(-scipy.special.xlogy(share, share).sum(axis=1)), 0.0)
 
 
@@ -341,18 +343,9 @@ def _table(values: ArrayLike) -> Array:
     return table
 
 
-def _correlations(table: Array) -> Array:
-    unit = _unit(table - table.mean(axis=0))
-    return np.clip(unit.T @ unit, -1.0, 1.0)
-
-
 def _unit(table: Array) -> Array:
-    return table / _or_one(np.linalg.norm(table, axis=0))
+    return table / or_one(np.linalg.norm(table, axis=0))
 
 
 def _sum_xlogx(values: Array) -> float:
     return float(scipy.special.xlogy(values, values).sum())
-
-
-def _or_one(values: Any) -> Any:
-    return np.where(values > 0.0, values, 1.0)

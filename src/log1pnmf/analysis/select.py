@@ -6,14 +6,13 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.archive import StrPath, check_writable
@@ -36,25 +35,11 @@ from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import Request, check_any, run_request
 from log1pnmf.fitting.settings import INITS, Settings
 from log1pnmf.fitting.summary import note_on_sizes
-from log1pnmf.model.batch_effects import first_effects
 from log1pnmf.model.batches import Batches
 
-from .grid import (
-    HOLDOUTS,
-    Fitter,
-    Fold,
-    Grid,
-    Job,
-    PathFitter,
-    ScoredFit,
-    Setting,
-    Training,
-    make_folds,
-)
-from .selection import Selection, read_records, write_records
+from .grid import HOLDOUTS, Fitter, Grid, Job, ScoredFit, Setting, make_folds, part_of
+from .selection import Done, Selection, in_every_fold, read_done, write_done
 from .stability import stability
-
-Array = NDArray[np.float64]
 
 OnFit = Callable[[int, int], object]
 """Called with the number of fits that are done, and of all."""
@@ -70,35 +55,12 @@ def shown(on_fit: OnFit | None, verbose: int, label: str = "select") -> Iterator
         yield bar.show
 
 
-def resumed(
-    path: StrPath | None, about: dict[str, Any], *, keeps_seed: bool
-) -> tuple[list[ScoredFit], dict[Setting, Array], dict[Job, Fit], dict[str, Any]]:
-    """Read what is done, where there is a file; refuse one that is about something else."""
-    if path is None or not os.path.exists(path):
-        if path is not None:
-            check_writable(path, "resume")
-        return [], {}, {}, about
-    records, agreements, fits, before = read_records(path)
-    here = dict(about)
-    if keeps_seed:  # no seed was asked for: go on with the one of the file
-        here["seed"] = before["seed"]
-        here["settings"] = {**here["settings"], "random_state": before["settings"]["random_state"]}
-    different = [name for name, value in here.items() if before.get(name) != value]
-    if different:
-        raise ValueError(
-            f"resume: {os.fspath(path)} is of another selection: {', '.join(different)} differ. Pass the "
-            "same counts and options, or another file"
-        )
-    return records, agreements, fits, before
-
-
 NOT_FOR_SELECTION = ("checkpoint", "callbacks", "n_init")
 
-N_FOLDS = 3
-"""How often counts or samples are held out, by default."""
+N_FOLDS = 3  # how often counts or samples are held out, by default
+N_SEEDS = 5  # fits of every setting to all counts, by default: their agreement is the setting's stability
 
-MOST_CHECKED, FEWEST_CHECKED = 5e5, 200
-"""Entries, and samples at least, with which is seen whether totals are poor size factors."""
+MOST_CHECKED, FEWEST_CHECKED = 5e5, 200  # entries, and samples at least, to check totals as size factors with
 
 CHECK: dict[str, Any] = {
     "size_factors": "fit",
@@ -109,9 +71,6 @@ CHECK: dict[str, Any] = {
     "likelihood": "auto",
     "row_solver": "newton",
 }
-
-N_SEEDS = 5
-"""Fits of every setting to all counts, by default: their agreement is the setting's stability."""
 
 
 def select(
@@ -245,10 +204,10 @@ def select(
         batches = batches if batches.n_batches > 1 else None  # one is none
     engine = resolve_engine(request.settings.engine, data, max(grid.n_components))
     settings = replace(request.settings, engine=engine)
-    size_factors = settings.size_factors if request.size_factors is None else request.size_factors
+    sizes = settings.size_factors if request.size_factors is None else request.size_factors
     about = {
-        **fingerprint(settings, data, data.size_factors(size_factors), batches=batches),
-        "grid": grid.as_dict(),
+        **fingerprint(settings, data, data.size_factors(sizes), batches=batches),
+        "grid": {name: list(values) for name, values in asdict(grid).items()},
         "holdout": holdout,
         "n_folds": int(n_folds),
         "test_fraction": check_fraction(test_fraction),
@@ -256,159 +215,149 @@ def select(
         "n_seeds": int(n_seeds),
         "seed": seed,
     }
-    done, agreements, fits, about = resumed(resume, about, keeps_seed=random_state is None)
-    plan = _Plan(data, grid, settings, size_factors, batches, about, done, agreements, fits)
-    with shown(on_fit, verbose) as plan.on_fit, warnings.catch_warnings(), threadpool_limits(1, "blas"):
+    done = _resumed(resume, about, keeps_seed=random_state is None)
+    seed, interrupted = done.about["seed"], threading.Event()
+    how: dict[str, Any] = {"holdout": holdout, "test_fraction": test_fraction, "size_factors": sizes}
+    with shown(on_fit, verbose) as show, warnings.catch_warnings(), threadpool_limits(1, "blas"):
         # filters belong to the whole process: set once here, and not by the threads
         warnings.simplefilter("ignore")
-        finished = plan.run(effective_threads(n_jobs), resume)
-    return _finish(plan, finished)
+        parts = make_folds(data, n_folds, **how, seed=seed, batches=batches)
+        parts.append(part_of(n_folds, data, data.size_factors(sizes), batches))
+        fitters = [Fitter(part, grid, settings, seed, n_starts, interrupted.is_set) for part in parts]
+        finished = _run(done, fitters, effective_threads(n_jobs), interrupted, path=resume, on_fit=show)
+    selection = _selection(done, grid, finished)
+    if isinstance(sizes, str) and sizes == "total":
+        note = _note_on_sizes(data, settings, grid, selection.best)
+        selection = selection if note is None else replace(selection, about={**selection.about, "note": note})
+    return selection
 
 
-def _finish(plan: _Plan, finished: bool) -> Selection:
-    total = len(plan.grid) * plan.about["n_folds"]  # those with other seeds are not counted
+def _selection(done: Done, grid: Grid, finished: bool) -> Selection:
+    """Return the result, with warnings about what is missing or has not converged."""
+    n_folds = done.about["n_folds"]
+    total = len(grid) * n_folds  # those with other seeds are not counted
     if not finished:
-        if not plan.has_whole_setting():
+        if not in_every_fold(grid, done.records, n_folds):
             raise KeyboardInterrupt
         warn(
-            f"interrupted after {len(plan.records)} of {total} fits: settings that were not fitted in "
+            f"interrupted after {len(done.records)} of {total} fits: settings that were not fitted in "
             "every fold are left out",
             RuntimeWarning,
         )
-    selection = Selection.of(plan.grid, plan.records, plan.about, plan.agreements)
-    note = _note_on_sizes(plan, selection.best)
-    if note is not None:
-        selection = replace(selection, about={**selection.about, "note": note})
+    selection = Selection.of(grid, done.records, done.about, done.agreements)
     missed = int(np.count_nonzero(~selection.numbers["converged"]))
     if missed:
         warn(f"{missed} of {total} fits have not converged; raise max_iter", convergence_warning())
     return selection
 
 
-def _note_on_sizes(plan: _Plan, best: Setting) -> str | None:
-    """Describe it where values of c were compared with totals as size factors, and factors change totals."""
-    shifts = [c for c in plan.grid.c if math.isfinite(c)]
-    if not (isinstance(plan.size_factors, str) and plan.size_factors == "total") or len(shifts) < 2:
+def _note_on_sizes(data: Counts, settings: Settings, grid: Grid, best: Setting) -> str | None:
+    """Return a note where values of c were compared by totals as sizes, and factors change totals."""
+    shifts = [c for c in grid.c if math.isfinite(c)]
+    if len(shifts) < 2:
         return None
-    part, _ = plan.data.part_in_memory(max(FEWEST_CHECKED, int(MOST_CHECKED / plan.data.n_features)))
-    settings = replace(
-        plan.settings.with_noise(best.noise),
-        **{**best.parameters, "c": min(best.c, shifts[0])},
-        **CHECK,
-    )
+    part, _ = data.part_in_memory(max(FEWEST_CHECKED, int(MOST_CHECKED / data.n_features)))
+    own = {**best.parameters, "c": min(best.c, shifts[0])}
+    settings = replace(settings.with_noise(best.noise), **own, **CHECK)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         note = note_on_sizes(run_request(Request(settings, n_jobs=1), part), part)
     return None if note is None else f"{note[0].upper()}{note[1:]}."
 
 
-@dataclass(eq=False)
-class _Plan:
-    """Fits that are done and to be done; each begins when the one that it starts from is done."""
-
-    data: Counts
-    grid: Grid
-    settings: Settings
-    size_factors: Any
-    batches: Batches | None
-    about: Mapping[str, Any]
-    records: list[ScoredFit]
-    agreements: dict[Setting, Array]
-    fits: dict[Job, Fit]
-    on_fit: OnFit = lambda done, of_all: None
-    _interrupted: threading.Event = field(default_factory=threading.Event)
-
-    def has_whole_setting(self) -> bool:
-        """Whether a setting was fitted in every fold."""
-        done = {(record.setting, record.fold) for record in self.records}
-        n = self.about["n_folds"]
-        return any(all((setting, fold) in done for fold in range(n)) for setting in self.grid)
-
-    def run(self, n_jobs: int, path: StrPath | None) -> bool:
-        """Do what is left; return whether all is done."""
-        shared = self.grid, self.settings, self.about["seed"], self._interrupted.is_set
-        folds = [PathFitter(fold, *shared, n_starts=self.about["n_starts"]) for fold in self._folds()]
-        whole = Fitter(self._whole(), *shared)
-
-        def work(job: Job, before: Fit | None) -> tuple[Fit, ScoredFit | None]:
-            if job.part == len(folds):
-                return whole.with_seed(job.setting, job.seed), None
-            return folds[job.part].fit(job.setting, before)
-
-        left = self._left()
-        of_all, waiting = len(left), list(left)
-        running: dict[Future[tuple[Fit, ScoredFit | None]], Job] = {}
-        with ThreadPoolExecutor(n_jobs) as pool:
-            try:
-                while left:
-                    starts = {None: None} | self.fits
-                    ready = [job for job in waiting if self._before(job) in starts]
-                    for job in ready[: n_jobs - len(running)]:
-                        waiting.remove(job)
-                        running[pool.submit(work, job, starts[self._before(job)])] = job
-                    if not running:
-                        raise ValueError("resume: the file lacks fits that others start from; start again")
-                    finished, _ = wait(running, return_when=FIRST_COMPLETED)
-                    for future in finished:
-                        job = running.pop(future)
-                        left.remove(job)
-                        self._keep(job, *future.result(), left)
-                        if path is not None:
-                            write_records(path, self.records, self.agreements, self.fits, self.about)
-                        self.on_fit(of_all - len(left), of_all)
-            except BaseException as error:
-                self._interrupted.set()
-                pool.shutdown(cancel_futures=True)
-                if not isinstance(error, KeyboardInterrupt):
-                    raise
-                return False
-        return True
-
-    def _left(self) -> list[Job]:
-        """List the fits to be done: folds with few factors first, then seeds with many factors first."""
-        n_folds, n_seeds = self.about["n_folds"], self.about["n_seeds"]
-        for setting in self.grid:
-            if n_seeds and setting.n_components == 1:  # one factor alone has no other optimum
-                self.agreements.setdefault(setting, np.ones((n_seeds, n_seeds)))
-        settings = sorted(self.grid, key=lambda one: one.n_components)
-        jobs = [Job(fold, setting) for setting in settings for fold in range(n_folds)]
-        others = [setting for setting in reversed(settings) if setting not in self.agreements]
-        jobs += [Job(n_folds, setting, seed) for setting in others for seed in range(n_seeds)]
-        done = {Job(record.fold, record.setting) for record in self.records}
-        return [job for job in jobs if job not in done and job not in self.fits]
-
-    def _before(self, job: Job) -> Job | None:
-        """Return the fit that another one starts from; seeds start from random numbers."""
-        before = self.grid.before(job.setting) if job.part < self.about["n_folds"] else None
-        return None if before is None else job._replace(setting=before)
-
-    def _keep(self, job: Job, fit: Fit, record: ScoredFit | None, left: Sequence[Job]) -> None:
-        """Take in a fit, and forget those that no other fit needs any more."""
-        self.fits[job] = fit
-        if record is not None:
-            self.records.append(record)
-        else:
-            seeds = [job._replace(seed=seed) for seed in range(self.about["n_seeds"])]
-            if all(one in self.fits for one in seeds):
-                fits = [self.fits.pop(one) for one in seeds]
-                self.agreements[job.setting] = stability(fits).between
-        needed = {self._before(one) for one in left}
-        compared = self.about["n_folds"]
-        self.fits = {one: fit for one, fit in self.fits.items() if one in needed or one.part == compared}
-
-    def _folds(self) -> list[Fold]:
-        return make_folds(
-            self.data,
-            self.about["n_folds"],
-            holdout=self.about["holdout"],
-            test_fraction=self.about["test_fraction"],
-            size_factors=self.size_factors,
-            seed=self.about["seed"],
-            batches=self.batches,
+def _resumed(path: StrPath | None, about: dict[str, Any], *, keeps_seed: bool) -> Done:
+    """Read what is done, where there is a file; refuse one that is about something else."""
+    if path is None or not os.path.exists(path):
+        if path is not None:
+            check_writable(path, "resume")
+        return Done([], {}, {}, about)
+    done = read_done(path)
+    here = dict(about)
+    if keeps_seed:  # no seed was asked for: go on with the one of the file
+        here["seed"] = done.about["seed"]
+        here["settings"] = {**here["settings"], "random_state": done.about["settings"]["random_state"]}
+    different = [name for name, value in here.items() if done.about.get(name) != value]
+    if different:
+        raise ValueError(
+            f"resume: {os.fspath(path)} is of another selection: {', '.join(different)} differ. Pass the "
+            "same counts and options, or another file"
         )
+    return done
 
-    def _whole(self) -> Training:
-        sizes = self.data.size_factors(self.size_factors)
-        first = None if self.batches is None else first_effects(self.batches, self.data, sizes)
-        number = self.about["n_folds"]
-        return Training(number=number, train=self.data, size_factors=sizes, batches=first)
+
+def _run(
+    done: Done,
+    fitters: Sequence[Fitter],
+    n_jobs: int,
+    interrupted: threading.Event,
+    *,
+    path: StrPath | None,
+    on_fit: OnFit,
+) -> bool:
+    """Do what is left, each fit when the one that it starts from is done; return whether all is done."""
+    *folds, whole = fitters
+    grid = whole.grid
+
+    def before(job: Job) -> Job | None:  # the fit that it starts from; seeds start from random numbers
+        other = grid.before(job.setting) if job.part < len(folds) else None
+        return None if other is None else job._replace(setting=other)
+
+    def work(job: Job, start: Fit | None) -> tuple[Fit, ScoredFit | None]:
+        if job.part == len(folds):
+            return whole.from_seed(job.setting, job.seed), None
+        return folds[job.part].scored(job.setting, start)
+
+    left = _left(done, grid)
+    of_all, waiting = len(left), list(left)
+    running: dict[Future[tuple[Fit, ScoredFit | None]], Job] = {}
+    with ThreadPoolExecutor(n_jobs) as pool:
+        try:
+            while left:
+                starts = {None: None} | done.fits
+                ready = [job for job in waiting if before(job) in starts]
+                for job in ready[: n_jobs - len(running)]:
+                    waiting.remove(job)
+                    running[pool.submit(work, job, starts[before(job)])] = job
+                if not running:
+                    raise ValueError("resume: the file lacks fits that others start from; start again")
+                for future in wait(running, return_when=FIRST_COMPLETED)[0]:
+                    job = running.pop(future)
+                    left.remove(job)
+                    _keep(done, job, *future.result(), needed={before(one) for one in left})
+                    if path is not None:
+                        write_done(path, done)
+                    on_fit(of_all - len(left), of_all)
+        except BaseException as error:
+            interrupted.set()
+            pool.shutdown(cancel_futures=True)
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+            return False
+    return True
+
+
+def _left(done: Done, grid: Grid) -> list[Job]:
+    """List the fits to be done: folds with few factors first, then seeds with many factors first."""
+    n_folds, n_seeds = done.about["n_folds"], done.about["n_seeds"]
+    for setting in grid:
+        if n_seeds and setting.n_components == 1:  # one factor alone has no other optimum
+            done.agreements.setdefault(setting, np.ones((n_seeds, n_seeds)))
+    settings = sorted(grid, key=lambda one: one.n_components)
+    jobs = [Job(fold, setting) for setting in settings for fold in range(n_folds)]
+    others = [setting for setting in reversed(settings) if setting not in done.agreements]
+    jobs += [Job(n_folds, setting, seed) for setting in others for seed in range(n_seeds)]
+    scored = {Job(record.fold, record.setting) for record in done.records}
+    return [job for job in jobs if job not in scored and job not in done.fits]
+
+
+def _keep(done: Done, job: Job, fit: Fit, record: ScoredFit | None, *, needed: set[Job | None]) -> None:
+    """Take in a fit, and forget those that no other fit starts from or is compared with any more."""
+    done.fits[job] = fit
+    if record is not None:
+        done.records.append(record)
+    else:
+        seeds = [job._replace(seed=seed) for seed in range(done.about["n_seeds"])]
+        if all(one in done.fits for one in seeds):
+            done.agreements[job.setting] = stability([done.fits.pop(one) for one in seeds]).between
+    compared = done.about["n_folds"]
+    done.fits = {one: fit for one, fit in done.fits.items() if one in needed or one.part == compared}

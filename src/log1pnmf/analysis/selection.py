@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.archive import StrPath, read_archive, write_archive
+from log1pnmf._common.archive import (
+    StrPath,
+    from_tree,
+    join_arrays,
+    making_whole,
+    read_archive,
+    split_arrays,
+    to_tree,
+    write_archive,
+)
 from log1pnmf._common.checks import plural
 from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.settings import Settings
 
-from .grid import Grid, Job, ScoredFit, Setting, stability_with_error
+from .grid import Grid, Job, ScoredFit, Setting
+from .stability import score_with_error
 
-STABLE = 0.9
-"""Stability from which fits with different seeds have the same factors."""
+Array = NDArray[np.float64]
+Table: TypeAlias = dict[str, NDArray[Any]]
 
-CLEARLY_LESS = 0.1
-"""Loss of stability from fewer factors to more that counts, where it is beyond two standard errors too."""
+KIND = "selection"
+NUMBERS = ("n_iter", "converged", "seconds")
+
+STABLE = 0.9  # stability from which fits with different seeds have the same factors
+CLEARLY_LESS = 0.1  # loss of stability that counts, where it is beyond two standard errors too
 
 SHORT = {"n_components": "K", "c": "c", "l1": "l1", "noise": "noise"}
 
@@ -65,124 +79,89 @@ def judge(summary: Mapping[str, Any], *, holdout: str = "counts", note: str | No
     Suggested: c=1, K=3.
     K = 3 predicts held-out counts best; K = 4 is 5.0 standard errors behind.
     """
-    table = _Table(summary)
-    verdicts = [_verdict(table, name, holdout) for name in SHORT if len(np.unique(table.columns[name])) > 1]
-    contradiction, about_stability = _stability(table)
-    reasons = tuple(verdict.reason for verdict in verdicts) + about_stability
-    reasons += () if note is None else (note,)
-    unsaid = [SHORT[verdict.name] for verdict in verdicts if verdict.open]
-    tied = [SHORT[verdict.name] for verdict in verdicts if verdict.tied]
+    table: Table = {
+        name: np.asarray(values, dtype=str if name == "noise" else np.float64)
+        for name, values in summary.items()
+    }
+    table.setdefault("noise", np.full(len(table["c"]), Settings.noise))
+    # without an error (one sample) there is only the best
+    near = table["difference"] >= -np.nan_to_num(table["se_difference"])
+    settings = zip(
+        *(table[name][near].tolist() for name in ("c", "n_components", "l1", "noise")), strict=True
+    )
+    simplest = min(
+        (Setting(c, int(k), l1, noise) for c, k, l1, noise in settings), key=lambda s: s.complexity
+    )
+    compared = [name for name in SHORT if len(np.unique(table[name])) > 1]
+    verdicts = [_verdict(table, name, near, holdout) for name in compared]
+    contradiction, about_stability = _stability(table, simplest)
+    reasons = (*(reason for _, reason in verdicts), *about_stability, *([] if note is None else [note]))
+    unsaid, tied = (
+        [SHORT[name] for name, (state, _) in zip(compared, verdicts, strict=True) if state == wanted]
+        for wanted in ("open", "tied")
+    )
     if unsaid:
         where = "is at the end" if len(unsaid) == 1 else "are at the ends"
         headline = f"The data do not decide {_and(unsaid)}: the best {where} of the values tried."
     elif contradiction:
         headline = "The data do not decide: likelihood and stability contradict each other."
     elif tied:
-        headline = (
-            f"Suggested: {table.simplest}, the simplest; the data do not decide which {_and(tied)} is best."
-        )
+        headline = f"Suggested: {simplest}, the simplest; the data do not decide which {_and(tied)} is best."
     else:
-        headline = f"Suggested: {table.simplest}."
-    chosen = None if unsaid or contradiction else table.simplest
-    return Judgement(table.simplest, chosen, chosen is not None and not tied, headline, reasons)
+        headline = f"Suggested: {simplest}."
+    chosen = None if unsaid or contradiction else simplest
+    return Judgement(simplest, chosen, chosen is not None and not tied, headline, reasons)
 
 
-class _Table:
-    """The settings with what is known about each, as arrays."""
-
-    def __init__(self, summary: Mapping[str, Any]) -> None:
-        self.columns: dict[str, NDArray[Any]] = {
-            name: np.asarray(summary[name], dtype=str if name == "noise" else np.float64) for name in summary
-        }
-        self.columns.setdefault("noise", np.full(len(self.columns["c"]), Settings.noise))
-        difference, error = self.columns["difference"], self.columns["se_difference"]
-        self.difference, self.error = difference, error
-        self.best = int(np.argmax(difference))
-        # without an error (one sample) there is only the best
-        self.near = difference >= -np.nan_to_num(error)
-        near = [self.setting(row) for row in np.flatnonzero(self.near)]
-        self.simplest = min(near, key=lambda one: one.complexity)
-
-    def setting(self, row: Any) -> Setting:
-        c, number, l1, noise = (self.columns[name][row] for name in ("c", "n_components", "l1", "noise"))
-        return Setting(float(c), int(number), float(l1), str(noise))
-
-    def behind(self, rows: NDArray[np.bool_]) -> tuple[int, float]:
-        """Return the best of some rows, and how many standard errors it is behind the best of all."""
-        row = int(np.flatnonzero(rows)[np.argmax(self.difference[rows])])
-        error = self.error[row]
-        return row, -self.difference[row] / error if error > 0.0 else math.inf
-
-
-@dataclass(frozen=True)
-class _Verdict:
-    """What is said about one parameter."""
-
-    name: str
-    reason: str
-    open: bool = False
-    tied: bool = False
-
-
-def _verdict(table: _Table, name: str, holdout: str) -> _Verdict:
-    """Judge one parameter by the settings that predict as well as the best."""
-    values, short = table.columns[name], SHORT[name]
-    best, tried = values[table.best], np.unique(values)
-    near = np.unique(values[table.near])
+def _verdict(table: Table, name: str, near: NDArray[np.bool_], holdout: str) -> tuple[str, str]:
+    """Return whether a parameter is "clear", "tied" or "open" (at the end of the values tried), and why."""
+    values, short, difference = table[name], SHORT[name], table["difference"]
+    row = int(np.argmax(difference))
+    best, tried, close = values[row], np.unique(values), np.unique(values[near])
+    end = None  # of the values tried, unless it is that of what is possible
+    if name != "noise" and best != {"n_components": 1.0, "c": math.inf, "l1": 0.0}[name]:
+        end = "largest" if best == tried[-1] else "smallest" if best == tried[0] else None
     what = f"held-out {holdout}"
-    if name == "c" and holdout == "counts" and table.setting(table.best).noise == "nb":
+    if name == "c" and holdout == "counts" and table["noise"][row] == "nb":
         what = "training and held-out counts"
-    if len(near) > 1:
-        end = _end(name, best, tried)
+    if len(close) > 1:
         also = "" if end is None else f"; {_value(name, best)} is the {end} tried"
-        reason = f"{short} = {_and([_value(name, one) for one in near])} predict {what} equally "
-        return _Verdict(name, f"{reason}well, within one standard error{also}.", tied=True)
-    end = _end(name, best, tried)
+        reason = f"{short} = {_and([_value(name, one) for one in close])} predict {what} equally well, "
+        return "tied", f"{reason}within one standard error{also}."
     if end is not None:
         more = {"largest": "larger", "smallest": "smaller"}[end]
         reason = f"{short} = {_value(name, best)} predicts best, the {end} tried: try {more} ones."
-        poisson = bool((table.columns["noise"] == "poisson").all())
+        poisson = bool((table["noise"] == "poisson").all())
         if name == "n_components" and end == "largest" and holdout == "counts" and poisson:
             reason += " Overdispersed counts have the same effect: compare noise='nb' as well."
-        return _Verdict(name, reason, open=True)
-    row, errors = table.behind(values != best)
+        return "open", reason
+    second = int(np.argmax(np.where(values != best, difference, -math.inf)))
+    error = table["se_difference"][second]
+    behind = f"{-difference[second] / error:,.1f} standard errors" if error > 0.0 else "far"
     reason = f"{short} = {_value(name, best)} predicts {what} best; "
-    behind = f"{errors:,.1f} standard errors" if math.isfinite(errors) else "far"
-    return _Verdict(name, f"{reason}{short} = {_value(name, values[row])} is {behind} behind.")
+    return "clear", f"{reason}{short} = {_value(name, values[second])} is {behind} behind."
 
 
-def _end(name: str, best: Any, tried: NDArray[Any]) -> str | None:
-    """Describe at which end of the values tried the best one is; some ends are those of what is possible."""
-    if name == "noise":
-        return None
-    natural = {"n_components": 1.0, "c": math.inf, "l1": 0.0}[name]
-    if best == natural:
-        return None
-    return "largest" if best == tried[-1] else "smallest" if best == tried[0] else None
-
-
-def _stability(table: _Table) -> tuple[bool, tuple[str, ...]]:
-    """Return whether other seeds find the same factors, and whether fewer factors are clearly more stable."""
-    chosen, columns = table.simplest, table.columns
-    if "stability" not in columns or chosen.n_components == 1:
-        return False, ()
-    same = (columns["c"] == chosen.c) & (columns["l1"] == chosen.l1) & (columns["noise"] == chosen.noise)
-    (row,) = np.flatnonzero(same & (columns["n_components"] == chosen.n_components))
-    stable, error = columns["stability"], np.nan_to_num(columns["se_stability"])
+def _stability(table: Table, chosen: Setting) -> tuple[bool, list[str]]:
+    """Return whether fewer factors are clearly more stable, and whether other seeds find the same factors."""
+    if "stability" not in table or chosen.n_components == 1:
+        return False, []
+    same = (table["c"] == chosen.c) & (table["l1"] == chosen.l1) & (table["noise"] == chosen.noise)
+    number, stable, error = table["n_components"], table["stability"], np.nan_to_num(table["se_stability"])
+    (row,) = np.flatnonzero(same & (number == chosen.n_components))
     here = stable[row]
     if np.isnan(here):
-        return False, ()
+        return False, []
     if here >= STABLE:
-        return False, (f"Fits with other seeds find the same factors (stability {here:.2f}).",)
-    fewer = same & (columns["n_components"] > 1) & (columns["n_components"] < chosen.n_components)
+        return False, [f"Fits with other seeds find the same factors (stability {here:.2f})."]
     margin = np.maximum(CLEARLY_LESS, 2.0 * np.hypot(error, error[row]))
-    more_stable = fewer & (stable - here > margin)
-    text = f"Some factors change with the seed (stability {here:.2f} at K = "
+    more_stable = same & (number > 1) & (number < chosen.n_components) & (stable - here > margin)
+    text = f"Some factors change with the seed (stability {here:.2f} at K = {chosen.n_components}"
     if not more_stable.any():
-        return False, (f"{text}{chosen.n_components}): compare several, or raise n_init.",)
+        return False, [f"{text}): compare several, or raise n_init."]
     other = int(np.flatnonzero(more_stable)[-1])
-    text += f"{chosen.n_components}, {stable[other]:.2f} at K = {int(columns['n_components'][other])})."
-    return True, (f"{text} Use fewer factors to interpret them, more to predict.",)
+    text = f"{text}, {stable[other]:.2f} at K = {int(number[other])})."
+    return True, [f"{text} Use fewer factors to interpret them, more to predict."]
 
 
 def _value(name: str, value: Any) -> str:
@@ -195,10 +174,7 @@ def _and(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-Array = NDArray[np.float64]
-
-KIND = "selection"
-NUMBERS = ("n_iter", "converged", "seconds")
+# ---------- the scores of all settings
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -255,25 +231,22 @@ class Selection:
         agreements: Mapping[Setting, Array] = {},
     ) -> Selection:
         """Put records together; settings that miss a fold are left out."""
-        found = {(record.setting, record.fold): record for record in records}
-        n_folds = int(about["n_folds"])
-        whole = [one for one in grid if all((one, fold) in found for fold in range(n_folds))]
+        n_folds, n_seeds = int(about["n_folds"]), int(about.get("n_seeds", 0))
+        whole = in_every_fold(grid, records, n_folds)
         if not whole:
             raise ValueError("no setting has been fitted in every fold yet; continue with resume=")
+        found = {(record.setting, record.fold): record for record in records}
         rows = [[found[setting, fold] for fold in range(n_folds)] for setting in whole]
-        n_seeds = int(about.get("n_seeds", 0))
+        columns = {
+            name: np.array([[getattr(record, name) for record in row] for row in rows])
+            for name in ("by_sample", "fitted", *NUMBERS)
+        }
         unknown = np.full((n_seeds, n_seeds), np.nan)
-        held, fitted = (
-            np.array([[getattr(record, name) for record in row] for row in rows])
-            for name in ("by_sample", "fitted")
-        )
+        held, fitted = columns.pop("by_sample"), columns.pop("fitted")
         return cls(
             settings=tuple(whole),
-            scores=held - _lost(fitted, [_alike(setting, about) for setting in whole]),
-            numbers={
-                name: np.array([[getattr(record, name) for record in row] for row in rows])
-                for name in NUMBERS
-            },
+            scores=held - _lost(fitted, whole, about),
+            numbers=columns,
             about=dict(about),
             agreement=np.array([agreements.get(setting, unknown) for setting in whole]),
         )
@@ -307,26 +280,23 @@ class Selection:
         `se_difference` over samples and `se_folds` over folds; `within_one_se` of the best; `stability` over
         seeds (1: all fits have the same factors) and its standard error `se_stability`, NaN where unknown.
         """
-        by_fold = self.scores.sum(axis=2)
-        means = by_fold.mean(axis=1)
+        by_fold, by_sample = self.scores.sum(axis=2), self.scores.mean(axis=1)
+        means, n_folds, n_samples = by_fold.mean(axis=1), self.scores.shape[1], self.scores.shape[2]
         best = int(np.argmax(means))
-        by_sample = self.scores.mean(axis=1)
-        spread = _standard_error_of_sum(by_sample - by_sample[best])
+        spread = _deviation(by_sample - by_sample[best]) * math.sqrt(n_samples)
         difference = means - means[best]
+        stable = np.array([score_with_error(between) for between in self.agreement])
         return {
             **self._settings_columns(),
             "log_likelihood": means,
-            "se": _standard_error_of_mean(by_fold),
+            "se": _deviation(by_fold) / math.sqrt(n_folds),
             "difference": difference,
             "se_difference": spread,
-            "se_folds": _standard_error_of_mean(by_fold - by_fold[best]),
+            "se_folds": _deviation(by_fold - by_fold[best]) / math.sqrt(n_folds),
             "within_one_se": difference >= -spread,
-            **dict(zip(("stability", "se_stability"), self._stability(), strict=True)),
+            "stability": stable[:, 0],
+            "se_stability": stable[:, 1],
         }
-
-    def _stability(self) -> tuple[Array, Array]:
-        known = np.array([stability_with_error(between) for between in self.agreement])
-        return known[:, 0], known[:, 1]
 
     def _settings_columns(self) -> dict[str, np.ndarray]:
         return {
@@ -385,79 +355,20 @@ class Selection:
         -------
         Selection
         """
-        records, agreements, _, about = read_records(path)
-        return cls.of(Grid.of(**about["grid"]), records, about, agreements)
+        done = read_done(path)
+        return cls.of(Grid.of(**done.about["grid"]), done.records, done.about, done.agreements)
 
 
-def write_records(
-    path: StrPath,
-    records: Sequence[ScoredFit],
-    agreements: Mapping[Setting, Array],
-    fits: Mapping[Job, Fit],
-    about: Mapping[str, Any],
-) -> None:
-    """Write everything done so far, atomically, with the fits that others start from or are compared with."""
-    plain = [
-        {"fold": r.fold, **r.setting.parameters} | {name: getattr(r, name) for name in NUMBERS}
-        for r in records
-    ]
-    arrays = {
-        "by_sample": np.array([record.by_sample for record in records]),
-        "fitted": np.array([record.fitted for record in records]),
-        "agreement": np.array(list(agreements.values())),
-    }
-    seeds = [setting.parameters for setting in agreements]
-    kept = []
-    for number, (job, fit) in enumerate(fits.items()):
-        own, metadata = fit.to_parts()
-        arrays |= {f"{number}.{name}": array for name, array in own.items()}
-        kept.append({"part": job.part, "setting": job.setting.parameters, "seed": job.seed, "fit": metadata})
-    write_archive(
-        path, arrays, {"kind": KIND, "about": about, "records": plain, "seeds": seeds, "fits": kept}
-    )
+def in_every_fold(grid: Grid, records: Sequence[ScoredFit], n_folds: int) -> list[Setting]:
+    """Return the settings that were fitted in every fold."""
+    done = {(record.setting, record.fold) for record in records}
+    return [one for one in grid if all((one, fold) in done for fold in range(n_folds))]
 
 
-def read_records(
-    path: StrPath,
-) -> tuple[list[ScoredFit], dict[Setting, Array], dict[Job, Fit], dict[str, Any]]:
-    """Read what `write_records` wrote."""
-    arrays, metadata = read_archive(path, kind=KIND)
-    try:
-        records = [
-            ScoredFit(
-                fold=one["fold"],
-                setting=Setting(one["c"], one["n_components"], one["l1"], one["noise"]),
-                by_sample=by_sample,
-                fitted=fitted,
-                **{name: one[name] for name in NUMBERS},
-            )
-            for one, by_sample, fitted in zip(
-                metadata["records"], arrays["by_sample"], arrays["fitted"], strict=True
-            )
-        ]
-        agreements = {
-            Setting(**one): between
-            for one, between in zip(metadata["seeds"], arrays["agreement"], strict=True)
-        }
-        fits = {}
-        for number, one in enumerate(metadata["fits"]):
-            start = f"{number}."
-            own = {name[len(start) :]: array for name, array in arrays.items() if name.startswith(start)}
-            job = Job(one["part"], Setting(**one["setting"]), one["seed"])
-            fits[job] = Fit.from_parts(own, one["fit"])
-        return records, agreements, fits, dict(metadata["about"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} holds a selection that is incomplete ({error!r}); start again") from error
-
-
-def _alike(setting: Setting, about: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return settings with as many parameters from others; size factors are fitted at finite c only."""
-    sized = about.get("settings", {}).get("size_factors") == "fit" and math.isfinite(setting.c)
-    return setting.n_components, setting.l1, setting.noise, sized
-
-
-def _lost(fitted: Array, groups: Sequence[tuple[Any, ...]]) -> Array:
-    """Return how much less likely the fitted counts are than with the best setting of the same group."""
+def _lost(fitted: Array, settings: Sequence[Setting], about: Mapping[str, Any]) -> Array:
+    """Return how much less likely the fitted counts are than with the best c and as many parameters."""
+    fits_sizes = about.get("settings", {}).get("size_factors") == "fit"  # at finite c only
+    groups = [(one.n_components, one.l1, one.noise, fits_sizes and math.isfinite(one.c)) for one in settings]
     lost = np.empty_like(fitted)
     for group in set(groups):
         own = [row for row, other in enumerate(groups) if other == group]
@@ -466,11 +377,44 @@ def _lost(fitted: Array, groups: Sequence[tuple[Any, ...]]) -> Array:
     return lost
 
 
-def _standard_error_of_mean(values: Array) -> Array:
-    n = values.shape[1]
-    return values.std(axis=1, ddof=1) / math.sqrt(n) if n > 1 else np.full(len(values), np.nan)
+def _deviation(values: Array) -> Array:
+    return values.std(axis=1, ddof=1) if values.shape[1] > 1 else np.full(len(values), np.nan)
 
 
-def _standard_error_of_sum(values: Array) -> Array:
-    n = values.shape[1]
-    return values.std(axis=1, ddof=1) * math.sqrt(n) if n > 1 else np.full(len(values), np.nan)
+# ---------- what is done, in a file
+
+
+@dataclass(eq=False)
+class Done:
+    """The part of a selection that is done."""
+
+    records: list[ScoredFit]
+    agreements: dict[Setting, Array]  # similarity of fits with different seeds
+    fits: dict[Job, Fit]  # that others start from, or are compared with
+    about: dict[str, Any]
+
+
+def write_done(path: StrPath, done: Done) -> None:
+    """Write everything done so far, atomically."""
+    parts: dict[str, list[Any]] = {
+        "records": done.records,
+        "agreements": [{"setting": one, "between": between} for one, between in done.agreements.items()],
+        "fits": [{**job._asdict(), "fit": fit} for job, fit in done.fits.items()],
+    }
+    tree = {name: to_tree({str(k): one for k, one in enumerate(part)}) for name, part in parts.items()}
+    write_archive(path, *split_arrays({"kind": KIND, "about": done.about, **tree}))
+
+
+def read_done(path: StrPath) -> Done:
+    """Read what `write_done` wrote."""
+    arrays, metadata = read_archive(path, kind=KIND)
+    with making_whole(f"{os.fspath(path)} holds a selection", "start again"):
+        tree = join_arrays(arrays, metadata)
+        records, agreements, fits = (tree[name].values() for name in ("records", "agreements", "fits"))
+        jobs = [Job(one["part"], from_tree(Setting, one["setting"]), one["seed"]) for one in fits]
+        return Done(
+            [from_tree(ScoredFit, one) for one in records],
+            {from_tree(Setting, one["setting"]): one["between"] for one in agreements},
+            {job: Fit.from_parts({}, one["fit"]) for job, one in zip(jobs, fits, strict=True)},
+            tree["about"],
+        )

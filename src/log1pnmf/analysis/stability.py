@@ -89,7 +89,25 @@ class Stability:
     @property
     def score(self) -> float:
         """Stability of the setting: mean similarity of matched factors over all pairs of fits, at most 1."""
-        return float(self.between[np.triu_indices(len(self.between), k=1)].mean())
+        return score_with_error(self.between)[0]
+
+
+def score_with_error(between: Array) -> tuple[float, float]:
+    """Mean similarity over all pairs of fits, and its standard error by leaving out one fit after the other.
+
+    >>> value, error = score_with_error(np.array([[1.0, 0.9, 0.5], [0.9, 1.0, 0.4], [0.5, 0.4, 1.0]]))
+    >>> round(value, 3), round(error, 3)
+    (0.6, 0.306)
+    """
+    n = len(between)
+    if n < 2:
+        return np.nan, np.nan
+    mean = float(between[np.triu_indices(n, k=1)].mean())
+    if n < 3:
+        return mean, np.nan
+    pairs = between - np.diag(np.diag(between))
+    without = (pairs.sum() - 2.0 * pairs.sum(axis=0)) / ((n - 1) * (n - 2))
+    return mean, float(np.sqrt((n - 1) / n * np.sum((without - without.mean()) ** 2)))
 
 
 def stability(fits: Sequence[Any], *, on: str = "loadings") -> Stability:
@@ -107,7 +125,7 @@ def stability(fits: Sequence[Any], *, on: str = "loadings") -> Stability:
     -------
     Stability
     """
-    tables = _sides(fits, on)
+    tables = _alike_sides(fits, on)
     if len(tables) < 2:
         raise ValueError(f"a comparison needs at least two fits, got {len(tables)}")
     between = np.eye(len(tables))
@@ -159,18 +177,18 @@ def consensus(
     (150, 3)
     """
     several = [as_fit(fit) for fit in fits]
-    tables, first = _sides(several, on), several[0]
+    tables, first = _alike_sides(several, on), several[0]
     stacks: list[list[tuple[Array, Array]]] = [[] for _ in range(first.n_components)]
     for fit, table in zip(several, tables, strict=True):
         match = match_factors(tables[0], table)
         for (a, b), similarity in zip(match.pairs, match.similarity, strict=True):
             if similarity >= least or fit is first:
                 stacks[a].append((fit.loadings[:, b], fit.factors[:, b]))
-    sides = [
+    loadings, factors = (
         np.column_stack([np.median([pair[side] for pair in stack], axis=0) for stack in stacks])
         for side in (0, 1)
-    ]
-    request = Request.like(first).at(init=(sides[0], sides[1]))
+    )
+    request = Request.like(first).at(init=(loadings, factors))
     return run_request(replace(request, n_jobs=n_jobs), counts)
 
 
@@ -289,11 +307,10 @@ def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: str =
     >>> bool(abs(sum(share for _, share in relation.splits("c=1 K=2", 1, "c=1 K=4", least=0.0)) - 1) < 1e-9)
     True
     """
-    tables = [_side(fit, on) for fit in fits]
-    if len({len(table) for table in tables}) != 1:
-        raise ValueError(
-            f"fits must be of the same counts, got {on} of {sorted({len(t) for t in tables})} rows"
-        )
+    tables = _sides(fits, on)
+    n_rows = sorted({len(table) for table in tables})
+    if len(n_rows) != 1:
+        raise ValueError(f"fits must be of the same counts, got {on} of {n_rows} rows")
     labels = tuple(names) if names is not None else tuple(_name(as_fit(fit)) for fit in fits)
     if len(labels) != len(fits) or len(set(labels)) < len(labels):
         raise ValueError(f"names must be {len(fits)} different ones, got {labels}; pass names=")
@@ -305,29 +322,24 @@ def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: str =
     for b, table in enumerate(tables):
         columns = owner == b
         for row in np.flatnonzero(~columns):
-            shares[row, columns] = _shares(table, together[:, row])
+            weights = scipy.optimize.nnls(table, together[:, row])[0] * table.sum(axis=0)
+            shares[row, columns] = weights / weights.sum() if weights.any() else 1.0 / len(weights)
     return Relation(labels, owner, number, similarity, shares)
 
 
-def _shares(table: Array, target: Array) -> Array:
-    weights = scipy.optimize.nnls(table, target)[0] * table.sum(axis=0)
-    total = weights.sum()
-    return weights / total if total > 0.0 else np.full(len(weights), 1.0 / len(weights))
-
-
 def _sides(fits: Sequence[Any], on: str) -> list[Array]:
-    """Take loadings or factors of fits of one setting."""
-    tables = [_side(fit, on) for fit in fits]
+    """Return loadings or factors of several fits."""
+    check_choice("on", on, SIDES)
+    return [getattr(as_fit(fit), on) for fit in fits]
+
+
+def _alike_sides(fits: Sequence[Any], on: str) -> list[Array]:
+    """Return loadings or factors of fits of one setting."""
+    tables = _sides(fits, on)
     if len({table.shape for table in tables}) > 1:
         shapes = ", ".join(str(table.shape) for table in tables)
         raise ValueError(f"fits must be of one setting to the same counts, got {on} of shapes {shapes}")
     return tables
-
-
-def _side(source: Any, on: str) -> Array:
-    check_choice("on", on, SIDES)
-    fit = as_fit(source)
-    return fit.loadings if on == "loadings" else fit.factors
 
 
 def _name(fit: Fit) -> str:

@@ -17,11 +17,8 @@ from log1pnmf.fitting.ranking import ranking_of
 
 from .groups import Groups, group_means, labels_of
 
-N_TOP = 50
-LEVEL = 0.05
-
-AHEAD = 2.0
-"""A group names a factor where its mean loading is this many times that of every other group."""
+N_TOP, LEVEL = 50, 0.05  # first features of a factor, and the largest adjusted p of a set among them
+AHEAD = 2.0  # a group names a factor where its mean loading is this many times that of every other group
 
 
 def suggest_names(
@@ -117,21 +114,15 @@ def _by_groups(fit: Fit, groups: Groups) -> dict[int, tuple[str, str]]:
         second = means[order[1], k] if len(order) > 1 else 0.0
         if first > 0.0 and first >= AHEAD * second:
             name = groups.names[order[0]]
-            found[k] = (
-                name,
-                f"mean loading {first:.2f} in {name}, at most {second:.2f} in every other group",
-            )
+            reason = f"mean loading {first:.2f} in {name}, at most {second:.2f} in every other group"
+            found[k] = (name, reason)
     return found
 
 
 def _different(names: list[str | None], factors: list[str]) -> list[str | None]:
     """Add numbers to names that several factors would have."""
-    seen: dict[str, int] = {}
-    result = []
-    for name in names:
-        if name is None or names.count(name) == 1:
-            result.append(name)
-            continue
-        seen[name] = seen.get(name, 0) + 1
-        result.append(f"{name} {seen[name]}")
-    return [None if name in factors else name for name in result]
+    numbered = [
+        name if name is None or names.count(name) == 1 else f"{name} {names[: k + 1].count(name)}"
+        for k, name in enumerate(names)
+    ]
+    return [None if name in factors else name for name in numbered]

@@ -13,9 +13,8 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import Request, run_request
-from log1pnmf.model.link import ShiftedLog
 
-from .grid import grid_values, several
+from .grid import ascending_shifts
 from .metrics import deviance_explained, factor_correlation, hoyer, log_likelihood
 
 
@@ -55,8 +54,7 @@ class Sweep:
         counts = Counts.from_any(counts)
         best: dict[float, Fit] = {}
         for fit in map(as_fit, fits):
-            if _is_better(fit, best.get(fit.c)):
-                best[fit.c] = fit
+            best[fit.c] = min(best.get(fit.c, fit), fit, key=lambda one: one.objective)
         ordered = tuple(best[value] for value in sorted(best))
         rows = [_row(fit, counts) for fit in ordered]
         return cls(ordered, {name: np.array([row[name] for row in rows]) for name in rows[0]})
@@ -109,20 +107,19 @@ def fits_along(counts: Any, n_components: int, c: Sequence[float], **parameters:
     next larger c. Every c but the largest is fitted twice. The very first fit starts as `init` and `n_init`
     say.
     """
-    values = grid_values("c", (ShiftedLog(value).c for value in several("c", c)))
+    values = ascending_shifts(c)
     check_absent(parameters, ("checkpoint",), "the fits of a sweep")
     request = Request.of(n_components=n_components, **parameters)
     counts = Counts.from_any(counts)
-    before: Fit | None = None
+    start: dict[str, Fit] = {}
     done: dict[float, Fit] = {}
     for value in along_path(values):
-        start = {} if before is None else {"init": before}
         fit = run_request(request.at(c=value, **start), counts)
         yield fit
         if fit.stopped == "interrupted":
             return
-        before = fit if _is_better(fit, done.get(value)) else done[value]
-        done[value] = before
+        done[value] = min(done.get(value, fit), fit, key=lambda one: one.objective)
+        start = {"init": done[value]}
 
 
 def along_path(c: Sequence[float]) -> list[float]:
@@ -133,10 +130,6 @@ def along_path(c: Sequence[float]) -> list[float]:
     """
     values = sorted(c)
     return [*values, *values[-2::-1]]
-
-
-def _is_better(fit: Fit, other: Fit | None) -> bool:
-    return other is None or fit.objective < other.objective
 
 
 def _row(fit: Fit, counts: Counts) -> dict[str, Any]:

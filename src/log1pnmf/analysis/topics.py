@@ -11,16 +11,14 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_choice, check_whole
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.anndata import as_fit
-from log1pnmf.fitting.fit import Fit, c_name
+from log1pnmf.fitting.fit import Fit, c_name, or_one
 from log1pnmf.fitting.new_samples import counts_of
 from log1pnmf.fitting.ranking import ranking_of
 
 Array = NDArray[np.float64]
 
 BY = ("ranking", "weight")
-
-EPSILON = 1e-12
-"""Added to the share of documents with both words, which may be zero; the same as in gensim."""
+EPSILON = 1e-12  # added to the share of documents with both words, which may be zero, as in gensim
 
 
 def coherence(
@@ -102,10 +100,8 @@ def exclusivity(source: Any, n_top: int = 10, *, by: str = "ranking", key: str |
     array([1., 1.])
     """
     fit, firsts = _first_features(source, n_top, by, key)
-    sums = fit.factors.sum(axis=0)
-    weights = fit.factors / np.where(sums > 0.0, sums, 1.0)
-    totals = weights.sum(axis=1)
-    shares = weights / np.where(totals > 0.0, totals, 1.0)[:, None]
+    weights = fit.factors / or_one(fit.factors.sum(axis=0))
+    shares = weights / or_one(weights.sum(axis=1, keepdims=True))
     return np.array([shares[first, k].mean() if len(first) else np.nan for k, first in enumerate(firsts)])
 
 
@@ -122,27 +118,20 @@ def _first_features(source: Any, n_top: int, by: str, key: str | None) -> tuple[
 
 def npmi(counts: Counts, features: NDArray[np.intp]) -> float:
     """Mean over all pairs of features that occur."""
-    there = (
-        np.stack([_present(counts, feature) for feature in features]) if len(features) else np.zeros((0, 1))
-    )
-    there = there[there.any(axis=1)]
-    if len(there) < 2:
+    column = counts.by_column
+    holders = [column.indices[column.indptr[j] : column.indptr[j + 1]] for j in features]
+    holders = [samples for samples in holders if len(samples)]
+    if len(holders) < 2:
         return np.nan
+    there = np.zeros((len(holders), counts.n_samples))
+    for row, samples in zip(there, holders, strict=True):
+        row[samples] = 1.0
     both = (there @ there.T) / counts.n_samples
     i, j = np.triu_indices(len(there), k=1)
     share, alone = both[i, j] + EPSILON, both.diagonal()
     everywhere = both[i, j] >= 1.0  # in all documents: they say nothing about each other
     value = np.log(share / (alone[i] * alone[j])) / np.where(everywhere, 1.0, -np.log(share))
     return float(np.where(everywhere, 0.0, value).mean())
-
-
-def _present(counts: Counts, feature: Any) -> Array:
-    """Describe for every sample whether it has a feature."""
-    column = counts.by_column
-    rows = column.indices[column.indptr[feature] : column.indptr[feature + 1]]
-    there = np.zeros(counts.n_samples)
-    there[rows] = 1.0
-    return there
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,12 +182,10 @@ def topic_model(fit: Any) -> TopicModel:
             f"a topic model needs c = inf, where parts add up; this model was fitted with "
             f"c = {c_name(fit.c)}. Fit Log1pNMF(c=np.inf) instead"
         )
-    loadings, factors = fit.loadings, fit.factors
-    weights = factors.sum(axis=0)
-    mass = loadings * weights
+    mass = fit.loadings * fit.factors.sum(axis=0)
     return TopicModel(
         proportions=_rows_to_one(mass),
-        words=_rows_to_one(factors.T),
+        words=_rows_to_one(fit.factors.T),
         sizes=fit.size_factors * mass.sum(axis=1),
         word_names=fit.feature_names,
     )
@@ -207,4 +194,4 @@ def topic_model(fit: Any) -> TopicModel:
 def _rows_to_one(values: Array) -> Array:
     """Divide every row by its sum; rows of zeros become uniform."""
     sums = values.sum(axis=1, keepdims=True)
-    return np.where(sums > 0.0, values / np.where(sums > 0.0, sums, 1.0), 1.0 / values.shape[1])
+    return np.where(sums > 0.0, values / or_one(sums), 1.0 / values.shape[1])

@@ -35,8 +35,16 @@ from .groups import MISSING, Groups, numbers_of
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-INDEPENDENT = 1e-8
-"""Of a column's length: what other columns must leave of it, or it cannot be told from them."""
+INDEPENDENT = (
+    1e-8  # of a column's length: what other columns must leave of it, or it cannot be told from them
+)
+LEAST_FACTORS = 5  # from so many factors on, their variances are drawn together
+
+NOT_REPLICATES = (
+    "this test treats samples as replicates. Cells of one donor are alike, so a small p-value does not mean "
+    "that other donors would show the difference. Pass replicate=, the donor (or animal) of every sample, "
+    "or replicate=True if every sample is a replicate, as in bulk data"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,26 +64,25 @@ def gather(
     loadings: Array, groups: Groups | Array, replicate: Any, covariates: Array, kept: NDArray[np.bool_]
 ) -> Units:
     """Bring samples together to the units that are compared; those that are not kept are left out."""
-    rows = np.flatnonzero(kept)
-    if not len(rows):
+    if not kept.any():
         raise ValueError("no sample has a group and all covariates; check the labels")
-    donors = _replicates(replicate, len(loadings))[rows]
-    loadings, covariates = loadings[rows], covariates[rows]
+    donors = np.arange(len(loadings))
+    if replicate is not None and replicate is not True:
+        donors = Groups.of(replicate).codes
+        check_one_each("replicate", donors, len(loadings))
+    donors, loadings, covariates = donors[kept], loadings[kept], covariates[kept]
     if isinstance(groups, Groups):
-        codes = groups.codes[rows]
-        pairs, unit = np.unique(np.stack([codes, donors]), axis=1, return_inverse=True)
-        names = np.array(groups.names, dtype=object)
+        pairs, unit = np.unique(np.stack([groups.codes[kept], donors]), axis=1, return_inverse=True)
+        unit, names = unit.ravel(), np.array(groups.names, dtype=object)
         several = len(np.unique(pairs[1])) < pairs.shape[1]
-        order = tuple(str(names[code]) for code in np.unique(codes))
-        blocks = pairs[1].astype(np.intp) if several else None
-        unit = unit.ravel()
+        order, blocks = tuple(map(str, names[np.unique(pairs[0])])), pairs[1] if several else None
         return Units(_means(loadings, unit), names[pairs[0]], order, blocks, _means(covariates, unit))
-    values, unit = groups[rows], np.unique(donors, return_inverse=True)[1].ravel()
-    centres = _means(values[:, None], unit)[:, 0]
+    values, unit = groups[kept], np.unique(donors, return_inverse=True)[1].ravel()
+    centres, extra = _means(values[:, None], unit)[:, 0], _means(covariates, unit)
     spread = values - centres[unit]
     varies = np.bincount(unit, np.abs(spread) > 1e-9 * np.abs(values).max()) > 0
     if not varies.any():
-        return Units(_means(loadings, unit), centres, None, None, _means(covariates, unit))
+        return Units(_means(loadings, unit), centres, None, None, extra)
     several = np.bincount(unit) > 1
     if not varies[several].all():
         first = np.unique(values[unit == np.argmax(varies)])[:2]
@@ -84,24 +91,12 @@ def gather(
             f"{first[0]:g} and {first[1]:g}), and one value in the others; use one value for each replicate, "
             "or only replicates in which it varies"
         )
-    return _slopes(loadings, spread, unit, covariates)
-
-
-def _slopes(loadings: Array, spread: Array, unit: Indices, covariates: Array) -> Units:
-    """Find the slope on a number within every replicate; one observation each, to be compared with zero."""
+    # the slope within every replicate is one observation, to be compared with zero
     squares = np.bincount(unit, spread**2)
     good = squares > 0.0
     products = np.stack([np.bincount(unit, spread * column) for column in loadings.T], axis=1)
     slopes = np.asarray(products[good] / squares[good, None], dtype=np.float64)
-    return Units(slopes, np.zeros(len(slopes)), None, None, _means(covariates, unit)[good], within=True)
-
-
-def _replicates(replicate: Any, n: int) -> Indices:
-    if replicate is None or replicate is True:
-        return np.arange(n)
-    codes = Groups.of(replicate).codes
-    check_one_each("replicate", codes, n)
-    return codes
+    return Units(slopes, np.zeros(len(slopes)), None, None, extra[good], within=True)
 
 
 def _means(values: Array, unit: Indices) -> Array:
@@ -110,69 +105,50 @@ def _means(values: Array, unit: Indices) -> Array:
     return np.stack(sums, axis=1) / sizes[:, None] if sums else np.zeros((len(sizes), 0))
 
 
-@dataclass(frozen=True, eq=False)
-class LinearModel:
-    """The linear model of a test: its columns, and which of them are tested."""
+def linear_model(units: Units, reference: str | None) -> tuple[Array, tuple[str, ...], str | None]:
+    """Return the columns of a linear model, the tested ones first, the groups they are, and the reference.
 
-    matrix: Array
-    tested: list[int]  # columns that are tested
-    comparisons: tuple[str, ...]  # what they are, group names; empty for a number
-    reference: str | None
-
-    @classmethod
-    def of(cls, units: Units, reference: str | None) -> LinearModel:
-        """Make the columns, and refuse what cannot be told apart."""
-        n = len(units.means)
-        centred = units.covariates - units.covariates.mean(axis=0)
-        if units.order is None:
-            if reference is not None:
-                raise ValueError(f"reference={reference!r} is for groups, not for numbers; leave it out")
-            wanted = np.ones((n, 1)) if units.within else (units.groups - units.groups.mean())[:, None]
-            base = np.zeros((n, 0)) if units.within else np.ones((n, 1))
-            return cls._checked(base, centred, wanted, (), None)
+    For a number there is one tested column and no group. What cannot be told apart is refused.
+    """
+    others: tuple[str, ...] = ()
+    base = np.ones((len(units.means), 1))
+    if units.order is None:
+        if reference is not None:
+            raise ValueError(f"reference={reference!r} is for groups, not for numbers; leave it out")
+        tested = base if units.within else (units.groups - units.groups.mean())[:, None]
+        base = base[:, :0] if units.within else base
+    else:
         if len(units.order) < 2:
             raise ValueError(f"all samples are in the group {units.order[0]!r}: there is nothing to compare")
-        first = units.order[0] if reference is None else reference
-        check_choice("reference", first, units.order)
-        others = tuple(name for name in units.order if name != first)
-        wanted = np.stack([units.groups == name for name in others], axis=1).astype(np.float64)
-        base = np.ones((n, 1))
+        reference = units.order[0] if reference is None else reference
+        check_choice("reference", reference, units.order)
+        others = tuple(name for name in units.order if name != reference)
+        tested = np.stack([units.groups == name for name in others], axis=1).astype(np.float64)
         if units.blocks is not None:
             base = (units.blocks[:, None] == np.unique(units.blocks)).astype(np.float64)
-        return cls._checked(base, centred, wanted, others, first)
-
-    @classmethod
-    def _checked(
-        cls, base: Array, covariates: Array, wanted: Array, others: tuple[str, ...], first: str | None
-    ) -> LinearModel:
-        matrix = np.concatenate([wanted, base, covariates], axis=1)
-        for column in range(wanted.shape[1]):
-            rest = np.delete(matrix, column, axis=1)
-            left = matrix[:, column] - rest @ np.linalg.lstsq(rest, matrix[:, column], rcond=None)[0]
-            if np.linalg.norm(left) <= INDEPENDENT * max(float(np.linalg.norm(matrix[:, column])), 1e-300):
-                what = f"the group {others[column]!r}" if others else "the number"
-                raise ValueError(
-                    f"{what} cannot be separated from the replicates and covariates, because they change "
-                    "together; leave covariates out, or check the labels"
-                )
-        return cls(matrix, list(range(wanted.shape[1])), others, first)
+    matrix = np.concatenate([tested, base, units.covariates - units.covariates.mean(axis=0)], axis=1)
+    for k, column in enumerate(tested.T):
+        rest = np.delete(matrix, k, axis=1)
+        left = column - rest @ np.linalg.lstsq(rest, column, rcond=None)[0]
+        if np.linalg.norm(left) <= INDEPENDENT * max(float(np.linalg.norm(column)), 1e-300):
+            what = f"the group {others[k]!r}" if others else "the number"
+            raise ValueError(
+                f"{what} cannot be separated from the replicates and covariates, because they change "
+                "together; leave covariates out, or check the labels"
+            )
+    return matrix, others, reference
 
 
 def covariate_columns(covariates: Any, n: int) -> Array:
     """Make columns of numbers: labels become one column for each but the first."""
     if covariates is None:
         return np.zeros((n, 0))
-    if hasattr(covariates, "columns"):
-        named = [(str(name), covariates[name]) for name in covariates.columns]
-    elif isinstance(covariates, Mapping):
-        named = [(str(name), values) for name, values in covariates.items()]
-    else:
+    if not isinstance(covariates, Mapping) and not hasattr(covariates, "columns"):  # that is a data frame
         array = np.asarray(covariates)
-        array = array[:, None] if array.ndim == 1 else array
-        named = [(str(place), column) for place, column in enumerate(array.T)]
+        covariates = dict(enumerate(array[None] if array.ndim == 1 else array.T))
     columns = []
-    for name, values in named:
-        check_one_each(f"covariate {name!r}", values, n, "value")
+    for name, values in covariates.items():
+        check_one_each(f"covariate {str(name)!r}", values, n, "value")
         numbers = numbers_of(values)
         if numbers is not None:
             columns.append(numbers)
@@ -180,16 +156,6 @@ def covariate_columns(covariates: Any, n: int) -> Array:
         labels = Groups.of(values)
         columns += [(labels.codes == code).astype(np.float64) for code in range(1, len(labels.names))]
     return np.stack(columns, axis=1) if columns else np.zeros((n, 0))
-
-
-LEAST_FACTORS = 5
-"""From so many factors on, their variances are drawn together."""
-
-NOT_REPLICATES = (
-    "this test treats samples as replicates. Cells of one donor are alike, so a small p-value does not mean "
-    "that other donors would show the difference. Pass replicate=, the donor (or animal) of every sample, "
-    "or replicate=True if every sample is a replicate, as in bulk data"
-)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -263,9 +229,8 @@ class Usage:
             columns["reference"] = np.full(n * k, self.reference, dtype=object)
             means = [self.means[self.unit_groups == group].mean(axis=0) for group in self.comparisons]
             columns["mean"] = np.concatenate(means)
-            columns["reference_mean"] = np.tile(
-                self.means[self.unit_groups == self.reference].mean(axis=0), n
-            )
+            reference_mean = self.means[self.unit_groups == self.reference].mean(axis=0)
+            columns["reference_mean"] = np.tile(reference_mean, n)
         columns["slope" if self.reference is None else "difference"] = self.difference.ravel()
         names = ("error", "lower", "upper", "p", "adjusted_p")
         return columns | {name: getattr(self, name).ravel() for name in names}
@@ -346,15 +311,16 @@ def usage(
     confounded = confounded_groups(fit, which.labels) if isinstance(which, Groups) else []
     if confounded:
         warn("; ".join(confounded), UserWarning)
-    design = LinearModel.of(units, reference)
-    difference, error, freedom = _tested(units, design, moderated=replicate is not None)
+    matrix, comparisons, reference = linear_model(units, reference)
+    n_tested = max(len(comparisons), 1)
+    difference, error, freedom = _tested(matrix, units.means, n_tested, moderated=replicate is not None)
     half = error * scipy.stats.t.ppf(0.975, freedom)
     with np.errstate(divide="ignore", invalid="ignore"):
         p = 2.0 * scipy.stats.t.sf(np.abs(difference / error), freedom)
     p = np.where(error > 0.0, p, 1.0)  # a factor that no unit has, or all alike
     return Usage(
-        comparisons=design.comparisons or (str(getattr(groups, "name", None) or "slope"),),
-        reference=design.reference,
+        comparisons=comparisons or (str(getattr(groups, "name", None) or "slope"),),
+        reference=reference,
         difference=difference,
         error=error,
         lower=difference - half,
@@ -382,12 +348,10 @@ def _groups_or_numbers(groups: Any, numeric: bool | None) -> Groups | Array:
     return numbers if several or numeric else Groups.of(groups)
 
 
-def _tested(units: Units, design: LinearModel, *, moderated: bool) -> tuple[Array, Array, float]:
-    """Differences, standard errors (comparisons x factors) and degrees of freedom."""
-    X, y = design.matrix, units.means
+def _tested(X: Array, y: Array, n_tested: int, *, moderated: bool) -> tuple[Array, Array, float]:
+    """Return the first coefficients, their standard errors (each x factors) and degrees of freedom."""
     solution, _, rank, _ = np.linalg.lstsq(X, y, rcond=None)
-    coefficients: Array = solution.astype(np.float64)
-    residuals = y - X @ coefficients
+    residuals, coefficients = y - X @ solution, solution[:n_tested].astype(np.float64)
     freedom = float(len(X) - rank)
     if freedom < 1:
         what = "replicates" if moderated else "samples"
@@ -396,19 +360,15 @@ def _tested(units: Units, design: LinearModel, *, moderated: bool) -> tuple[Arra
             f"{plural(int(rank), 'coefficient')}; use more {what}, or fewer groups and covariates"
         )
     inverse = np.linalg.pinv(X.T @ X)
-    tested = design.tested
-    if not moderated:
-        spare = 1.0 - np.einsum("ip,pq,iq->i", X, inverse, X)
-        weights = (inverse[tested] @ X.T) ** 2 / np.maximum(spare, 1e-3) ** 2
-        error = np.sqrt(weights @ residuals**2)
-        alone = (weights[:, spare < 1e-9] > 1e-12).any(
-            axis=1
-        )  # a group of one sample: its scatter is not known
-        error[alone] = np.inf
-        return coefficients[tested], error, freedom
-    variances, more = moderate((residuals**2).sum(axis=0) / freedom, freedom)
-    error = np.sqrt(np.outer(np.diag(inverse)[tested], variances))
-    return coefficients[tested], error, freedom + more
+    if moderated:
+        variances, more = moderate((residuals**2).sum(axis=0) / freedom, freedom)
+        return coefficients, np.sqrt(np.outer(np.diag(inverse)[:n_tested], variances)), freedom + more
+    spare = 1.0 - np.einsum("ip,pq,iq->i", X, inverse, X)
+    weights = (inverse[:n_tested] @ X.T) ** 2 / np.maximum(spare, 1e-3) ** 2
+    error = np.sqrt(weights @ residuals**2)
+    alone = (weights[:, spare < 1e-9] > 1e-12).any(axis=1)  # a group of one sample: its scatter is not known
+    error[alone] = np.inf
+    return coefficients, error, freedom
 
 
 def moderate(variances: Array, freedom: float) -> tuple[Array, float]:

@@ -14,8 +14,9 @@ from .console import INTERRUPTED, Screen, as_interrupts, explain
 from .convert import convert
 from .demo import demo
 from .environment import describe_environment
-from .findings import evidence, info, rename, report, usage
-from .fit import fit, select, sweep, transform
+from .findings import evidence, info, rename, report, transform, usage
+from .fit import fit, sweep
+from .select import select
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
 DEBUG = "LOG1PNMF_DEBUG"
@@ -27,21 +28,12 @@ app = typer.Typer(
     name="log1pnmf",
     help="Poisson NMF of count matrices with the shifted-log link: from counts to factors and a report.",
     no_args_is_help=True,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("fit")(fit)
-app.command("sweep")(sweep)
-app.command("select")(select)
-app.command("transform")(transform)
-app.command("usage")(usage)
-app.command("evidence")(evidence)
-app.command("rename")(rename)
-app.command("report")(report)
-app.command("info")(info)
-app.command("convert")(convert)
-app.command("demo")(demo)
+for command in (fit, sweep, select, transform, usage, evidence, rename, report, info, convert, demo):
+    app.command()(command)
 
 
 def _version(asked: bool) -> None:

@@ -13,15 +13,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from log1pnmf._common.archive import building, check_place
-from log1pnmf.counts.write import write_csv
+from log1pnmf._common.archive import check_place
 
-from .run_folder import json_text
+from .run_folder import json_text, write_columns
 
 # ---------- ctrl-C and its like: what is finished is kept, and nothing half done is left
 
@@ -151,11 +149,3 @@ def write_table(path: Path | None, table: Mapping[str, Any], screen: Screen, *, 
         return
     write_columns(path, table, force=force)
     screen.say(("wrote ", "green"), (str(path), "bold"))
-
-
-def write_columns(path: Path, table: Mapping[str, Any], *, force: bool = True) -> None:
-    """Write the columns of a table as .csv or .tsv, the names of its rows first, whole or not at all."""
-    names, *columns = (np.asarray(column).tolist() for column in table.values())
-    delimiter = "\t" if ".tsv" in path.suffixes else ","
-    with building(path, force=force) as temporary:
-        write_csv(temporary, names, [list(table)], rows=zip(*columns, strict=True), delimiter=delimiter)

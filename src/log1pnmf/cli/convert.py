@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -18,14 +18,9 @@ from log1pnmf.counts.write import write_table
 from log1pnmf.fitting.fit import Fit, c_name
 
 from .console import Screen
-from .exchange import read_r_list, write_r_list
 from .findings import is_model
-from .inputs import Reading, describe
+from .options import Reading, describe
 from .run_folder import fit_in, is_run
-
-# ---------- log1pnmf convert: counts from one format to another, fits to and from the R package
-
-PARTS = ("LL.csv", "FF.csv")
 
 
 def convert(
@@ -52,11 +47,9 @@ def convert(
     max_memory: common.MaxMemory = None,
     text: common.Text = None,
     stop_words: common.StopWords = None,
-    c: Annotated[
-        str | None, typer.Option("-c", "--shift", metavar="C", help="Model to use, if the run has several c.")
-    ] = None,
+    c: common.WhichModel = None,
     counts: Annotated[
-        Path | None, typer.Option("--counts", metavar="FILE", help="Counts to write with a fit for R.")
+        Path | None, common.data(metavar="FILE", help="Counts to write with a fit for R.")
     ] = None,
     force: common.Force = False,
 ) -> int:
@@ -70,26 +63,31 @@ def convert(
         layer, transpose, allow_fractions, max_memory=max_memory, text=text, stop_words=stop_words
     )
     if is_run(source) or is_model(source):
-        fit = fit_in(source, None if c is None else common.parse_c([c])[0])
+        fit = fit_in(source, c)
         to_r(fit, target, counts=None if counts is None else reading.table(counts).counts, force=force)
         screen.say(("wrote ", "green"), (str(target), "bold"), f" (LL, FF, s, cc = {c_name(fit.c)} for R)")
         return 0
-    if all((source / part).exists() for part in PARTS):
-        return _from_r(source, target, screen, force=force)
-    table = reading.table(source)
-    screen.say((source.name, "bold"), f": {describe(table)} ({table.format})")
-    screen.notes([*table.notes, *write_table(table, target, force=force)])
+    if all((source / part).exists() for part in ("LL.csv", "FF.csv")):
+        _from_r(source, target, screen, force=force)
+    else:
+        table = reading.table(source)
+        screen.say((source.name, "bold"), f": {describe(table)} ({table.format})")
+        screen.notes([*table.notes, *write_table(table, target, force=force)])
     screen.say(("wrote ", "green"), (str(target), "bold"))
     return 0
 
 
 def to_r(fit: Fit, target: Path, *, counts: Counts | None = None, force: bool = False) -> None:
     """Write a fit for R, whole or not at all."""
+    from .exchange import write_r_list
+
     with building(target, force=force) as folder:
         write_r_list(fit, folder, counts=counts)
 
 
-def _from_r(source: Path, target: Path, screen: Screen, *, force: bool) -> int:
+def _from_r(source: Path, target: Path, screen: Screen, *, force: bool) -> None:
+    from .exchange import read_r_list
+
     listed = read_r_list(source)
     if listed.counts is None:
         raise BadFileError(f"{source} has no counts.mtx, and a model needs the counts; write it in R as well")
@@ -100,19 +98,11 @@ def _from_r(source: Path, target: Path, screen: Screen, *, force: bool) -> int:
         screen.say(
             f"c = {c_name(fit.c)}, log-likelihood {fit.log_likelihood:,.0f} as in R, not fitted further"
         )
-    else:
-        counts = named_counts(listed.counts, listed.sample_names, listed.feature_names)
-        screen.notes(["only the counts are converted: a fit becomes a model, .npz"])
-        screen.notes(
-            write_table(CountTable(counts, source=str(source), format="R list"), target, force=force)
-        )
-    screen.say(("wrote ", "green"), (str(target), "bold"))
-    return 0
-
-
-def named_counts(matrix: Any, sample_names: Any, feature_names: Any) -> Counts:
-    """Return checked counts with names."""
+        return
     samples, features = (
-        None if names is None else np.array(names, dtype=object) for names in (sample_names, feature_names)
+        None if names is None else np.array(names, dtype=object)
+        for names in (listed.sample_names, listed.feature_names)
     )
-    return replace(Counts.from_any(matrix), sample_names=samples, feature_names=features)
+    counts = replace(Counts.from_any(listed.counts), sample_names=samples, feature_names=features)
+    screen.notes(["only the counts are converted: a fit becomes a model, .npz"])
+    screen.notes(write_table(CountTable(counts, source=str(source), format="R list"), target, force=force))

@@ -9,19 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from log1pnmf._common.checks import convergence_warning
 from log1pnmf.analysis.groups import Groups, group_means
 from log1pnmf.analysis.metrics import deviance_explained
+from log1pnmf.cli import options as common
 from log1pnmf.datasets.cells import Dataset, pancreas
 from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.fit_counts import fit_log1p_nmf
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.fitting.summary import link_in_words
-from log1pnmf.report.document import write_report
-from log1pnmf.report.factors import served_groups
-from log1pnmf.report.fits import compare
 
 N_COMPONENTS = 9
 N_TOP = 6
@@ -32,7 +28,7 @@ SOURCE = "Human pancreatic islets, donor 1 of Baron et al. 2016; comes with the 
 def demo(
     *,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FOLDER", help="Folder for the report.")
+        Path, common.output("-o", "--output", metavar="FOLDER", help="Folder for the report.")
     ] = Path("demo-out"),
 ) -> int:
     """Fit the bundled pancreas data and write a report.
@@ -45,6 +41,8 @@ def demo(
 
 def run_demo(folder: Path, data: Dataset | None = None, *, max_iter: int = MAX_ITER) -> Path:
     """Fit the bundled data, print what was found and write a report."""
+    from log1pnmf.report.document import write_report
+
     folder.mkdir(parents=True, exist_ok=True)
     data = pancreas() if data is None else data
     n, m = data.counts.shape
@@ -83,6 +81,8 @@ def fit_both(data: Dataset, *, max_iter: int = MAX_ITER, verbose: int = 0) -> li
 
 def factor_table(fit: Fit, data: Dataset) -> str:
     """Describe each factor in a line: how many cell types use it, which uses it most, and its top genes."""
+    from log1pnmf.report.factors import served_groups
+
     groups = Groups.of(data.sample_labels)
     means, ranking = group_means(fit.loadings, groups), ranking_of(fit)
     lines = [f"{'factor':>6}  {'groups':>6}  {'most in':<20}top genes"]
@@ -104,6 +104,8 @@ def _summary(fit: Fit, data: Dataset) -> str:
 
 
 def _what_to_look_at(fits: Sequence[Fit], groups: Groups) -> str:
+    from log1pnmf.report.comparison import compare
+
     comparison = compare(fits, groups=groups)
     lines = [textwrap.fill(text, 100) for text in (comparison.headline, *comparison.paragraphs)]
     return "\n".join(["What to look at in the two structure plots of the report:", *lines])

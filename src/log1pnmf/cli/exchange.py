@@ -25,13 +25,9 @@ from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import fit_log1p_nmf
 from log1pnmf.model.link import ShiftedLog
 
-__all__ = ["RList", "read_r_list", "write_r_list"]
-
 Array = NDArray[np.float64]
 
 COUNTS, DISPERSION = "counts.mtx", "dispersion.csv"
-EFFECTS, BATCHES = "batch_effects.csv", "batches.csv"
-FILES = ("LL.csv", "FF.csv", "s.csv", "parameters.csv", DISPERSION, EFFECTS, BATCHES, COUNTS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,11 +162,11 @@ def write_r_list(
         tables[DISPERSION] = pandas.DataFrame({"dispersion": fit.dispersion}, columns)
     batches = getattr(fit, "batches", None)
     if batches is not None:  # R's list has no place for them, so that they are not read back
-        tables[EFFECTS] = pandas.DataFrame(batches.effects.T, columns, batches.names)
-        tables[BATCHES] = pandas.DataFrame({"batch": 1.0 + batches.labels}, rows)
+        tables["batch_effects.csv"] = pandas.DataFrame(batches.effects.T, columns, batches.names)
+        tables["batches.csv"] = pandas.DataFrame({"batch": 1.0 + batches.labels}, rows)
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    there = [name for name in FILES if (place / name).exists()]
+    there = [name for name in (*tables, DISPERSION, COUNTS) if (place / name).exists()]
     if there:
         raise FileExistsError(f"{place} already holds {', '.join(there)}; choose another folder")
     for name, table in tables.items():
@@ -191,6 +187,7 @@ def _names(argument: str, names: Any, n: int) -> list[str]:
 def _write_counts(path: Path, counts: Counts) -> None:
     matrix = counts.to_scipy()
     whole = bool((matrix.data == np.rint(matrix.data)).all()) and float(matrix.data.max(initial=0)) < 2**53
+    # never float32: with 17 digits SciPy 1.17 writes NUL bytes, and its reader then crashes Python
     matrix = matrix.astype(np.int64 if whole else np.float64)
     with replacing(path) as file:
         scipy.io.mmwrite(file, matrix, precision=17, symmetry="general")

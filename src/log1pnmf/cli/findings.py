@@ -1,44 +1,49 @@
-"""Commands about a run: evidence, usage, info, rename, report."""
+"""Commands about a run: evidence, usage, info, rename, report, transform."""
 
 from __future__ import annotations
 
 import warnings
 import zipfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
 
+from log1pnmf._common.archive import to_tree
+from log1pnmf._common.checks import convergence_warning, plural
 from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.analysis.groups import MISSING
 from log1pnmf.analysis.usage import Usage
 from log1pnmf.analysis.usage import usage as compare_groups
 from log1pnmf.cli import options as common
-from log1pnmf.counts.text import CountTable
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.features import match_names, repeated, select_features
+from log1pnmf.counts.text import TEXT_FORMATS, CountTable
 from log1pnmf.counts.write import numbered
 from log1pnmf.fitting.fit import Fit, c_name
+from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.summary import summarize
 
 from .console import Screen, check_table, one_line, write_table
-from .inputs import Reading, describe
-from .run_folder import REPORT, RunFolder, is_run
-from .running import counts_again, report_fits, write_factor_tables
+from .fit import counts_again, report_fits
+from .options import Reading, describe
+from .run_folder import REPORT, RunFolder, fit_in, is_run, write_factor_tables, write_rows
 
 # ---------- log1pnmf evidence: whether the factors of a run are real
 
 
 def evidence(
     *,
-    run: common.Run,
-    n_seeds: Annotated[int, typer.Option("--seeds", help="Number of fits from other random starts.")] = 5,
-    n_bootstrap: Annotated[
-        int, typer.Option("--bootstrap", help="Number of fits to samples drawn with replacement.")
+    run: common.RunPlace,
+    seeds: Annotated[int, common.run(metavar="N", help="Number of fits from other random starts.")] = 5,
+    bootstrap: Annotated[
+        int, common.run(metavar="N", help="Number of fits to samples drawn with replacement.")
     ] = 10,
     max_samples: Annotated[
-        int | None,
-        typer.Option("--max-samples", metavar="N", help="Use only N random samples. [default: all]"),
+        int | None, common.run(metavar="N", help="Use only N random samples.", show_default="all")
     ] = None,
     c: common.WhichModel = None,
     output: common.TableFile = None,
@@ -53,16 +58,15 @@ def evidence(
     screen = Screen(json=json)
     check_table(output, force=force)
     folder = RunFolder.open(run)
-    folder.check_record("reading", "shape", "source")
-    fit = folder.fit(None if c is None else common.parse_c([c])[0])
+    fit = folder.fit(c)
     counts, why = counts_again(folder.record)
     if counts is None:
         raise BadFileError(f"the counts of {run} are needed, but cannot be read again: {why}")
     found = find_evidence(
         fit,
         counts,
-        n_seeds=n_seeds,
-        n_bootstrap=n_bootstrap,
+        n_seeds=seeds,
+        n_bootstrap=bootstrap,
         max_samples=max_samples,
         n_jobs=jobs,
         verbose=int(not json),
@@ -81,39 +85,34 @@ def evidence(
 
 def usage(
     *,
-    run: common.Run,
+    run: common.RunPlace,
     groupby: Annotated[
         str,
-        typer.Option(
-            "--groupby",
+        common.data(
             metavar="COLUMN",
             help="Column with the condition of each sample, or a number such as an age, which has a slope.",
-            show_default=False,
         ),
     ],
     replicate: Annotated[
         str | None,
-        typer.Option(
-            "--replicate",
+        common.data(
             metavar="COLUMN",
             help="Column with the donor, animal or patient of each sample. Compare these, not samples.",
         ),
     ] = None,
     samples_are_replicates: Annotated[
-        bool, typer.Option("--samples-are-replicates", help="Every sample is a replicate, as in bulk data.")
+        bool, common.data("--samples-are-replicates", help="Every sample is a replicate, as in bulk data.")
     ] = False,
     reference: Annotated[
         str | None,
-        typer.Option(
-            "--reference", metavar="GROUP", help="Group to compare the others with. [default: the first]"
-        ),
+        common.data(metavar="GROUP", help="Group to compare the others with.", show_default="the first"),
     ] = None,
     covariate: Annotated[
         list[str] | None,
-        typer.Option("--covariate", metavar="COLUMN", help="Covariate to adjust for; can be repeated."),
+        common.data(metavar="COLUMN", help="Covariate to adjust for; can be repeated."),
     ] = None,
     as_groups: Annotated[
-        bool, typer.Option("--as-groups", help="Numbers in the column of --groupby are names of groups.")
+        bool, common.data("--as-groups", help="Numbers in the column of --groupby are names of groups.")
     ] = False,
     c: common.WhichModel = None,
     output: common.TableFile = None,
@@ -129,7 +128,7 @@ def usage(
     if replicate is not None and samples_are_replicates:
         raise typer.BadParameter("--replicate and --samples-are-replicates contradict each other; choose one")
     folder = RunFolder.open(run)
-    fit = folder.fit(None if c is None else common.parse_c([c])[0])
+    fit = folder.fit(c)
     donors: Any = True if samples_are_replicates else None if replicate is None else folder.labels(replicate)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -286,21 +285,19 @@ def _some(names: np.ndarray | None) -> str:
 
 
 def _about_run(run: RunFolder, screen: Screen) -> None:
-    run.check_record("command", "filters", "notes", "shape", "source")
     record = run.record
     if not screen.json:
-        screen.say((str(run.path), "bold"), f": {record['command']}")
-        screen.say(
-            ("  data    ", "cyan"), "{} ({:,} x {:,})".format(record["source"]["path"], *record["shape"])
-        )
-        screen.notes(record["filters"], kind="filter")
-        screen.notes(record["notes"])
-        if not record.get("finished", True):
+        n, m = record.shape
+        screen.say((str(run.path), "bold"), f": {record.command}")
+        screen.say(("  data    ", "cyan"), f"{record.source.path} ({n:,} x {m:,})")
+        screen.notes(record.filters, kind="filter")
+        screen.notes(record.notes)
+        if not record.finished:
             screen.notes(["some fits are missing: the run is not finished, or it ended early"])
         for fit in run.fits:
             screen.say("")
             screen.lines(summarize(fit))
-    screen.result(record)
+    screen.result(to_tree(record))
 
 
 def _about_fit(fit: Fit, screen: Screen) -> None:
@@ -328,7 +325,7 @@ def _about_fit(fit: Fit, screen: Screen) -> None:
 
 def rename(
     *,
-    run: common.Run,
+    run: common.RunPlace,
     names: Annotated[
         list[str],
         typer.Argument(
@@ -345,9 +342,9 @@ def rename(
     """
     screen, folder = Screen(), RunFolder.open(run)
     wanted = dict(_pair(text) for text in names)
-    fit = folder.fit(None if c is None else common.parse_c([c])[0]).renamed(wanted)
+    fit = folder.fit(c).renamed(wanted)
     name = f"c={c_name(fit.c)}"
-    if f"models/{name}.npz" not in folder.record["models"]:
+    if f"models/{name}.npz" not in folder.record.models:
         raise BadFileError(f"{folder.path} has no models/{name}.npz: it is damaged; run the command again")
     fit.save(folder.path / "models" / f"{name}.npz")
     features = numbered(fit.feature_names, len(fit.factors))
@@ -369,22 +366,21 @@ def _pair(text: str) -> tuple[str, str]:
 
 def report(
     *,
-    run: common.Run,
+    run: common.RunPlace,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", metavar="PATH", help="HTML file. [default: report.html in the folder]"
+        common.output(
+            "-o", "--output", metavar="PATH", help="HTML file.", show_default="report.html in the folder"
         ),
     ] = None,
     groupby: common.GroupBy = None,
-    title: Annotated[str | None, typer.Option("--title", help="Title. [default: name of the data]")] = None,
+    title: Annotated[str | None, common.output(help="Title.", show_default="name of the data")] = None,
 ) -> int:
     """Write the report of a run, one HTML file."""
     screen = Screen()
     folder = RunFolder.open(run)
-    folder.check_record("command", "filters", "groupby", "notes", "reading", "shape", "source")
-    record = {**folder.record, "groupby": groupby or folder.record["groupby"]}
-    labels = None if record["groupby"] is None else folder.labels(record["groupby"])
+    record = replace(folder.record, groupby=groupby or folder.record.groupby)
+    labels = None if record.groupby is None else folder.labels(record.groupby)
     path = output or folder.path / REPORT
     counts, why = counts_again(folder.record)
     if why:
@@ -392,3 +388,95 @@ def report(
     report_fits(path, folder.fits, record=record, labels=labels, counts=counts, title=title)
     screen.say(("wrote ", "green"), (str(path), "bold"))
     return 0
+
+
+# ---------- log1pnmf transform: loadings of new samples for the factors of a run
+
+
+def transform(
+    *,
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a run, or a model (.npz).", show_default=False)
+    ],
+    file: common.CountFile,
+    output: Annotated[
+        Path,
+        common.output(
+            "-o", "--output", metavar="PATH", help="File for the loadings: .csv or .tsv, also with .gz."
+        ),
+    ],
+    c: common.WhichModel = None,
+    missing: Annotated[
+        Literal["refuse", "zero"],
+        common.data(help="If the file lacks features of the model: refuse, or fill them with zero."),
+    ] = "refuse",
+    batch: common.Batch = None,
+    layer: common.Layer = None,
+    transpose: common.Transpose = False,
+    allow_fractions: common.AllowFractions = False,
+    max_memory: common.MaxMemory = None,
+    text: common.Text = None,
+    json: common.Json = False,
+    force: common.Force = False,
+) -> int:
+    """Estimate the loadings of new samples.
+
+    The factors are those of a fit. Features are matched by name.
+    """
+    screen = Screen(json=json)
+    check_table(output, force=force)
+    fit = fit_in(run, c)
+    table = Reading(layer, transpose, allow_fractions, max_memory=max_memory, text=text).table(file)
+    screen.say((file.name, "bold"), f": {describe(table)} ({table.format})")
+    if table.format in TEXT_FORMATS:  # words that no new text has were counted: zero times
+        missing = "zero"
+    counts, notes = align(table, fit, missing=missing)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", convergence_warning())
+        loadings = project(fit, counts, batch=None if batch is None else table.labels(batch))
+    notes += [one_line(warning.message) for warning in caught]
+    screen.notes([*table.notes, *notes])
+    n, k = loadings.shape
+    names = numbered(table.sample_names, n)
+    rows = (row.tolist() for row in loadings)
+    write_rows(output, ["sample", *fit.factor_names], names, rows=rows, force=force)
+    size = f"{n:,} samples x {k} factors, c = {c_name(fit.c)}"
+    screen.say(("wrote ", "green"), (str(output), "bold"), f" ({size})")
+    screen.result({"output": str(output), "c": fit.c, "shape": [n, k], "notes": notes})
+    return 0
+
+
+def align(table: CountTable, fit: Fit, *, missing: str) -> tuple[Counts, list[str]]:
+    """Bring the features of a table into the order of a fit."""
+    fitted, given = fit.feature_names, table.feature_names
+    if fitted is None or given is None:
+        if table.shape[1] != len(fit.factors):
+            raise BadFileError(
+                f"{table.source} has {table.shape[1]} features, but the model {len(fit.factors)}; "
+                "without names on both sides they must be the same"
+            )
+        return table.counts, ["no feature names on both sides: columns were taken in their order"]
+    twice = repeated(fitted)
+    if twice:
+        raise BadFileError(
+            f"{plural(len(twice), 'feature name occurs', 'feature names occur')} more than once in the model "
+            f"(first {twice[0]!r}), so features cannot be matched by name; fit again with unique names"
+        )
+    chosen, absent, _ = match_names(list(given), list(fitted))
+    if len(absent) == len(fitted):
+        raise BadFileError(
+            f"{table.source} has none of the model's features (first {fitted[0]!r}, here {given[0]!r}); "
+            "are they named in the same way? --transpose exchanges rows and columns"
+        )
+    if absent and missing == "refuse":
+        raise BadFileError(
+            f"{table.source} lacks {len(absent):,} of {len(fitted):,} features (first {absent[0]!r}); "
+            "--missing zero fills them with zero"
+        )
+    notes = []
+    extra = len(given) - (len(fitted) - len(absent))
+    if extra:
+        notes.append(f"{extra:,} features are not in the model and were ignored")
+    if absent:
+        notes.append(f"{len(absent):,} features of the model are not in the file and were set to zero")
+    return select_features(table.counts, chosen), notes

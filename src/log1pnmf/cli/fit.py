@@ -1,50 +1,441 @@
-"""Commands that fit: fit, sweep, select, transform.
-
-The folder that `log1pnmf select` leaves.
-
-select.json      options, data and the suggestion
-settings.csv     one line for each setting: held-out log-likelihood, its errors, stability
-select.png       the same as a picture
-selection.npz    everything, for `log1pnmf.analysis.Selection.load` and to go on after a stop
-"""
+"""``log1pnmf fit`` and ``log1pnmf sweep``: from a file of counts to the folder of a run."""
 
 from __future__ import annotations
 
-import os
+import datetime
+import math
+import platform
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import typer
 
-from log1pnmf._common.archive import StrPath, building, check_place, claimed, remove, replacing
-from log1pnmf._common.checks import check_choice, check_whole, convergence_warning, plural, versions
-from log1pnmf._common.progress import is_live
-from log1pnmf._common.safe_files import BadFileError, parse_memory
-from log1pnmf.analysis.grid import HOLDOUTS
-from log1pnmf.analysis.select import N_FOLDS, N_SEEDS
-from log1pnmf.analysis.select import select as compare_settings
-from log1pnmf.analysis.selection import Selection
+from log1pnmf._common.archive import building, check_place, from_tree, to_tree
+from log1pnmf._common.checks import plural, require, versions
+from log1pnmf._common.progress import Passes, is_live
+from log1pnmf._common.safe_files import BadFileError, MemoryLimit, parse_memory
+from log1pnmf.analysis.batches import confounded_groups
+from log1pnmf.analysis.metrics import deviance_explained, factor_correlation, hoyer
+from log1pnmf.analysis.sweep import along_path, fits_along
 from log1pnmf.cli import options as common
-from log1pnmf.counts.chunks import DEFAULT_MEMORY
+from log1pnmf.counts.chunks import DEFAULT_MEMORY, open_counts
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.features import repeated, select_features
-from log1pnmf.counts.text import TEXT_FORMATS, CountTable
-from log1pnmf.counts.write import numbered, write_csv
-from log1pnmf.fitting.fit import Fit, c_name
-from log1pnmf.fitting.new_samples import project
-from log1pnmf.fitting.settings import NOISES, Settings
+from log1pnmf.counts.passes import survey
+from log1pnmf.counts.read import (
+    Filtered,
+    created_store,
+    format_of,
+    opened,
+    read_columns,
+    read_whole,
+    write_annotated,
+)
+from log1pnmf.counts.text import CountTable
+from log1pnmf.counts.write import to_anndata
+from log1pnmf.fitting.callbacks import TimeLimit
+from log1pnmf.fitting.fit import Fit, Keys, c_name, sweep_key
+from log1pnmf.fitting.fit_counts import fit_log1p_nmf
+from log1pnmf.fitting.settings import LARGEST_EXACT, Settings
+from log1pnmf.tl.inputs import ChosenCounts, write_fit
 
-from .console import KEPT, Screen, explain, one_line, write_columns
-from .inputs import FitOptions, Reading, SolverOptions, describe, read_filtered, unfolded
-from .options import KnownFiles
-from .run_folder import fit_in, json_text, source_record
-from .running import RunPlan, Streaming, carry_out
+from .console import KEPT, Screen, explain, one_line, unbroken
+from .options import Reading, SolverOptions, describe, read_filtered, unfolded, with_tables
+from .run_folder import REPORT, RunRecord, RunWriter, Source, claimed_for_run
+
+# ---------- counts that stay where they are: fit --engine streaming
+
+
+def read_streamed(path: Path, reading: Reading, scheduler: str | None, screen: Screen) -> Filtered:
+    """Pass over all counts once and leave them on disk; `scheduler` is the address of a Dask cluster."""
+    kind = format_of(path)
+    if kind not in ("h5ad", "zarr"):
+        raise BadFileError(
+            f"--engine streaming reads .h5ad and .zarr, got {path}; write one with log1pnmf convert"
+        )
+    if reading.transpose or reading.min_samples or reading.min_counts or reading.min_features:
+        raise BadFileError(
+            "--engine streaming cannot filter or transpose; do that first with log1pnmf convert"
+        )
+    source = open_counts(
+        path,
+        layer=reading.layer,
+        memory=reading.max_memory or DEFAULT_MEMORY,
+        client=scheduler,
+        on_chunk=Passes(),
+        max_memory=reading.max_memory,
+    )
+    names, labels = _obs(path, reading)
+    table = CountTable(replace(survey(source), sample_names=names), labels, str(path), kind)
+    screen.say((path.name, "bold"), f": {describe(table)} ({kind}, {len(source.chunks)} chunks)")
+    return Filtered(table, np.arange(table.shape[0]), np.arange(table.shape[1]), ())
+
+
+def _obs(path: Path, reading: Reading) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Read names and labels of the samples."""
+    try:
+        with opened(path, MemoryLimit(path, reading.max_memory)) as store:
+            names, labels = read_columns(store)
+    except (BadFileError, ImportError, PermissionError):
+        raise
+    except Exception as error:  # AnnData raises whatever it meets
+        raise BadFileError(f"{path}: obs cannot be read ({error}); the file is damaged") from error
+    return np.array([str(name) for name in names], dtype=object), labels
+
+
+# ---------- results written into AnnData, for those who go on with scanpy
+
+
+def write_annotated_fits(
+    path: Path,
+    fits: Sequence[Fit],
+    filtered: Filtered,
+    *,
+    force: bool = False,
+    max_memory: str | None = None,
+) -> None:
+    """Write fits as `log1pnmf.tl` does: one under the usual keys, several under those of a sweep."""
+    adata = _annotated(filtered, max_memory)
+    selection = ChosenCounts(filtered.table.counts, np.arange(adata.n_vars), None)
+    for fit in fits:
+        keys = Keys() if len(fits) == 1 else Keys(sweep_key(fit.c))
+        write_fit(adata, keys, fit, selection)
+    with building(path, force=force) as temporary, created_store(temporary) as store:
+        write_annotated(store, adata)
+
+
+def _annotated(filtered: Filtered, max_memory: str | None) -> Any:
+    """Take the object in the file where it has the same samples and features, else one with the counts."""
+    table = filtered.table
+    if table.format in ("h5ad", "zarr"):
+        source = Path(table.source)
+        whole = read_whole(source, MemoryLimit(source, max_memory))
+        samples, features = filtered.kept_samples, filtered.kept_features
+        names = [] if table.feature_names is None else list(table.feature_names)
+        if samples.max() < whole.n_obs and features.max() < whole.n_vars:
+            part = whole[samples, features]
+            if part.var_names.tolist() == names:
+                return part.copy()
+    return to_anndata(table)
+
+
+# ---------- the report of a run, from what is in memory or in its folder
+
+
+def report_fits(
+    path: Path,
+    fits: Sequence[Fit],
+    *,
+    record: RunRecord,
+    labels: np.ndarray | None,
+    counts: Counts | None = None,
+    title: str | None = None,
+) -> None:
+    """Write the report of a run."""
+    require("jinja2", purpose="the report")
+    from log1pnmf.report.document import write_report
+
+    source = Path(record.source.path)
+    write_report(
+        path,
+        fits,
+        title=title or source.name.split(".")[0].replace("_", " "),
+        groupby=labels,
+        group_name=None if labels is None else record.groupby,
+        source=source.name,
+        command=record.command,
+        filters=record.filters,
+        notes=record.notes,
+        counts=counts,
+    )
+
+
+def counts_again(record: RunRecord) -> tuple[Counts | None, str]:
+    """Read the counts of a run again, where they are as they were; otherwise return why not."""
+    source = Path(record.source.path)
+    if not source.exists():
+        return None, f"{source} is not there any more"
+    if Source.of(source) != record.source:
+        return None, f"{source} has changed since the fit"
+    try:
+        # The memory limit is not taken from the folder, which may come from someone else.
+        reading = replace(from_tree(Reading, record.reading, "reading"), max_memory=None)
+        table = reading.filtered(reading.table(source)).table
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        return None, one_line(error)
+    if table.shape != record.shape:
+        return None, f"{source} has changed since the fit"
+    return table.counts, ""
+
+
+# ---------- from a file of counts to the folder of a run: what fit and sweep share
+
+FAILED = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options that fit and sweep share."""
+
+    noise: common.Noise = Settings.noise
+    batch: common.Batch = None
+    reading: Reading
+    solver: SolverOptions
+    time_limit: common.TimeLimit = None
+    output: common.Folder
+    groupby: common.GroupBy = None
+    report: common.Report = True
+    write_h5ad: common.WriteH5ad = None
+    json: common.Json = False
+    force: common.Force = False
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a user asked a command for."""
+
+    file: Path
+    options: RunOptions
+    c: list[float]
+    parameters: Mapping[str, Any]  # of the fits, without c
+    along: bool = False  # whether each fit starts from the one before
+    scheduler: str | None = None  # of a streaming fit
+    resume: Path | None = None  # checkpoint to go on from
+
+
+def carry_out(plan: RunPlan) -> int:
+    """Read, fit, write and report what was done."""
+    options, screen = plan.options, Screen(json=plan.options.json)
+    _check_places(plan)
+    with claimed_for_run(options.output, force=options.force) as folder:
+        if plan.parameters.get("engine") == "streaming":
+            filtered = read_streamed(plan.file, options.reading, plan.scheduler, screen)
+        else:
+            filtered = read_filtered(plan.file, options.reading, screen)
+        for column in (options.groupby, options.batch):
+            if column is not None:
+                filtered.table.labels(column)
+        done = RunWriter(folder, filtered.table, _record(plan, filtered))
+        try:
+            _fit_all(plan, screen, done)
+        except Exception:
+            if done.fits:
+                kept = ", ".join(c_name(fit.c) for fit in done.fits)
+                screen.say(("kept ", "green"), (str(options.output), "bold"), f" with c = {kept}")
+            raise
+        if not done.fits:
+            raise KeyboardInterrupt
+        try:
+            problems = _after_the_fits(plan, filtered, screen, done)
+            _tell(options, screen, done, problems)
+        except KeyboardInterrupt:
+            screen.error(f"interrupted: the fits are in {options.output}")
+            return KEPT
+    screen.result({"output": str(options.output), **to_tree(done.record)})
+    if done.interrupted:
+        return KEPT
+    return FAILED if problems else 0
+
+
+def _after_the_fits(plan: RunPlan, filtered: Filtered, screen: Screen, done: RunWriter) -> dict[str, str]:
+    """Write what can be made again from the fits, the report last; return the error of each that failed."""
+    options, table = plan.options, filtered.table
+
+    def write_h5ad(target: Path) -> None:
+        memory = options.reading.max_memory
+        write_annotated_fits(target, done.fits, filtered, force=options.force, max_memory=memory)
+
+    def write_report() -> None:
+        labels = None if options.groupby is None else table.labels(options.groupby)
+        report_fits(done.path / REPORT, done.fits, record=done.record, labels=labels, counts=table.counts)
+
+    steps: dict[str, Callable[[], None]] = {}
+    if options.write_h5ad is not None:
+        steps[str(options.write_h5ad)] = partial(write_h5ad, options.write_h5ad)
+    if options.report:
+        steps[REPORT] = write_report
+    problems: dict[str, str] = {}
+    for name, step in steps.items():
+        if done.interrupted and name == REPORT:
+            problems[name] = "interrupted"
+            break
+        try:
+            with screen.busy(f"writing {name}"):
+                step()
+        except KeyboardInterrupt:
+            done.interrupted = True
+            problems[name] = "interrupted"
+        except Exception as error:  # a fit that took hours is kept, whatever happens to its picture
+            problems[name] = explain(error)
+    return problems
+
+
+def _check_places(plan: RunPlan) -> None:
+    """Refuse what cannot be written, before the data are read."""
+    target = plan.options.write_h5ad
+    if target is not None:
+        if target.suffix not in (".h5ad", ".zarr"):
+            raise ValueError(f"--write-h5ad must end with .h5ad or .zarr, got {target}")
+        check_place(target, force=plan.options.force)
+    if plan.resume is not None and not plan.resume.exists():
+        raise FileNotFoundError(f"--resume {plan.resume} does not exist; leave it out for a new fit")
+
+
+# ---------------------------------------------------------------- fitting
+
+
+def _fit_all(plan: RunPlan, screen: Screen, done: RunWriter) -> None:
+    """Fit, and write every fit as soon as it is done."""
+    options, width = plan.options, max(len(c_name(c)) for c in plan.c)
+    limit: TimeLimit | None = None
+    parameters = {
+        **with_tables(plan.parameters),
+        "callbacks": (lambda iteration: limit is not None and limit(iteration),),
+        "verbose": int(is_live()),
+    }
+    if options.batch is not None:
+        parameters["batch"] = done.table.labels(options.batch)
+    counts, path = done.table.counts, along_path(plan.c) if plan.along else plan.c
+    if plan.along:
+        fits = fits_along(counts, c=plan.c, **parameters)
+    else:
+        fits = (fit_log1p_nmf(counts, c=c, resume=plan.resume, **parameters) for c in plan.c)
+    try:
+        for number in range(1, len(path) + 1):
+            limit = None if options.time_limit is None else TimeLimit(options.time_limit)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                fit = next(fits)
+                done.interrupted = fit.stopped == "interrupted"
+                fit, row = _examined(fit, done, plan.parameters["n_jobs"])
+                done.keep(fit, row)
+                done.finished = number == len(path) and not done.interrupted
+                _write(done)
+            _tell_fit(fit, row, screen, width=width)
+            notes = [one_line(warning.message) for warning in caught]
+            if options.groupby is not None:
+                notes += confounded_groups(fit, done.table.labels(options.groupby))
+            screen.notes(_notes(fit, notes))
+            if done.interrupted:
+                return
+    except KeyboardInterrupt:
+        done.interrupted = True
+        if done.fits:
+            _write(done)
+
+
+def _write(done: RunWriter) -> None:
+    """Bring the folder up to date; Ctrl-C waits until that is done."""
+    with unbroken() as pressed:
+        done.write()
+    done.interrupted = done.interrupted or bool(pressed)
+
+
+def _examined(fit: Fit, done: RunWriter, n_jobs: int | None) -> tuple[Fit, dict[str, Any]]:
+    """Measure a fit; where Ctrl-C is pressed meanwhile, only what takes no time."""
+    counts = done.table.counts
+    if not done.interrupted:
+        try:
+            explained, quick = math.nan, fit.link.is_identity or math.prod(counts.shape) <= LARGEST_EXACT
+            if quick and counts.in_memory:
+                explained = deviance_explained(fit, counts, n_jobs=n_jobs)
+            return fit, _measures(fit, explained)
+        except KeyboardInterrupt:
+            done.interrupted = True
+    return fit, _measures(fit, math.nan)
+
+
+def _notes(fit: Fit, warned: Sequence[str]) -> list[str]:
+    """Return messages and warnings of a fit, without those that were printed with the data."""
+    messages = [one_line(message) for message in fit.messages]
+    told = [message for message in messages if "without any count" not in message]
+    return told + [text for text in warned if not any(text.startswith(message) for message in messages)]
+
+
+def _measures(fit: Fit, explained: float) -> dict[str, Any]:
+    """Numbers of a fit, for tables, JSON and the screen."""
+    return {
+        "c": fit.c,
+        "log_likelihood": math.nan if fit.log_likelihood is None else fit.log_likelihood,
+        "deviance_explained": explained,
+        "factor_correlation": factor_correlation(fit.factors),
+        "sparsity_loadings": float(hoyer(fit.loadings).mean()),
+        "sparsity_factors": float(hoyer(fit.factors).mean()),
+        "n_iter": fit.n_iter,
+        "converged": fit.converged,
+        "kkt_residual": fit.kkt_residual,
+        "seconds": fit.seconds,
+        "likelihood": fit.settings.likelihood,
+    }
+
+
+# ---------------------------------------------------------------- telling
+
+
+def _tell_fit(fit: Fit, row: Mapping[str, Any], screen: Screen, *, width: int) -> None:
+    if fit.converged:
+        state = ("converged", "green")
+    elif fit.stopped == "callback":
+        state = ("stopped by --time-limit", "yellow")
+    else:
+        state = ("not converged", "yellow")
+    value = row["log_likelihood"]
+    likelihood = "not computed" if math.isnan(value) else f"{value:,.0f}"
+    explained = row["deviance_explained"]
+    screen.say(
+        (f"c = {c_name(fit.c):<{width}}", "bold"),
+        f"  log-likelihood {likelihood}",
+        "" if math.isnan(explained) else f", deviance explained {explained:.1%}",
+        ", ",
+        state,
+        f" after {fit.n_iter} iterations ({fit.seconds:.1f} s), KKT residual {fit.kkt_residual:.0e}, "
+        f"likelihood {fit.settings.likelihood}",
+    )
+
+
+def _tell(options: RunOptions, screen: Screen, done: RunWriter, problems: Mapping[str, str]) -> None:
+    place, target = options.output, options.write_h5ad
+    if done.interrupted:
+        screen.say(("interrupted: ", "yellow"), "the fit so far is kept")
+    models = plural(len(done.fits), "model")
+    screen.say(("wrote ", "green"), (str(place), "bold"), f" ({models}, tables, run.json)")
+    if target is not None and str(target) not in problems:
+        screen.say(("wrote ", "green"), (str(target), "bold"))
+    if options.report and REPORT not in problems:
+        screen.say("look at ", (str(place / REPORT), "bold"))
+    which = f" -c {c_name(done.fits[0].c)}" if len(done.fits) > 1 else ""
+    screen.say("then:")
+    screen.say(f"  log1pnmf info {place}")
+    screen.say(f"  log1pnmf transform {place} NEW_FILE{which} -o loadings.csv")
+    for name, why in problems.items():
+        again = f"; log1pnmf report {place} makes it" if name == REPORT else ""
+        screen.error(f"{name} was not written: {why}. The fits are in {place}{again}")
+
+
+def _record(plan: RunPlan, filtered: Filtered) -> RunRecord:
+    table = filtered.table
+    return RunRecord(
+        command=shlex.join(["log1pnmf", *sys.argv[1:]]),
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        versions={**versions(), "platform": platform.platform()},
+        source=Source.of(plan.file),
+        source_format=table.format,
+        reading=to_tree(plan.options.reading),
+        shape=table.shape,
+        sample_columns=tuple(table.sample_columns),
+        filters=tuple(filtered.report),
+        notes=tuple(table.notes),
+        groupby=plan.options.groupby,
+        batch=plan.options.batch,
+        parameters={**common.DEFAULTS, **plan.parameters},
+    )
+
 
 # ---------- log1pnmf fit: counts in, factors and a report out
 
@@ -54,25 +445,12 @@ def fit(
     *,
     file: common.CountFile,
     components: common.Components,
-    output: common.Output,
     c: common.Shifts = common.DEFAULT_C,
-    reading: Reading,
-    groupby: common.GroupBy = None,
-    batch: common.Batch = None,
-    options: FitOptions,
-    fixed_loadings: common.FixedLoadings = None,
-    fixed_factors: common.FixedFactors = None,
-    mask: common.Mask = None,
+    options: RunOptions,
     engine: common.Engine = Settings.engine,
-    memory: common.Memory = None,
     scheduler: common.Scheduler = None,
-    time_limit: common.TimeLimit = None,
     checkpoint: common.Checkpoint = None,
     resume: common.Resume = None,
-    report: common.Report = True,
-    write_h5ad: common.WriteH5ad = None,
-    json: common.Json = False,
-    force: common.Force = False,
 ) -> int:
     """Fit the model to a file of counts.
 
@@ -80,37 +458,18 @@ def fit(
 
     Ctrl-C keeps the fit so far.
     """
-    values = common.parse_c(c)
+    values, memory = common.parse_c(c), options.reading.max_memory
     if len(values) > 1 and (checkpoint is not None or resume is not None):
         raise typer.BadParameter("--checkpoint and --resume are for one fit: give one c")
-    parameters = options.parameters(components, engine=engine)
-    size = DEFAULT_MEMORY if memory is None else memory
-    parse_memory(size)
-    if memory is not None and engine != "streaming":
-        raise typer.BadParameter("--memory is for --engine streaming")
+    if memory is not None:
+        parse_memory(memory)
     if scheduler is not None and engine != "streaming":
         raise typer.BadParameter("--scheduler is for --engine streaming")
-    if write_h5ad is not None and engine == "streaming":
+    if options.write_h5ad is not None and engine == "streaming":
         raise typer.BadParameter("--write-h5ad would load all counts: the folder has the loadings as tables")
-    if checkpoint is not None:
-        parameters["checkpoint"] = str(checkpoint)
-    plan = RunPlan(
-        file=file,
-        output=output,
-        reading=reading,
-        c=values,
-        parameters=parameters,
-        groupby=groupby,
-        batch=batch,
-        time_limit=time_limit,
-        resume=resume,
-        report=report,
-        force=force,
-        write_h5ad=write_h5ad,
-        known=KnownFiles(fixed_loadings, fixed_factors, mask),
-        streaming=Streaming(size, scheduler) if engine == "streaming" else None,
-    )
-    return carry_out(plan, Screen(json=json))
+    more = {} if checkpoint is None else {"checkpoint": str(checkpoint)}
+    parameters = options.solver.parameters(components, noise=options.noise, engine=engine, **more)
+    return carry_out(RunPlan(file, options, values, parameters, scheduler=scheduler, resume=resume))
 
 
 # ---------- log1pnmf sweep: one data set along c, each fit starting from the one before
@@ -123,17 +482,8 @@ def sweep(
     *,
     file: common.CountFile,
     components: common.Components,
-    output: common.Output,
     c: common.Shifts = PATH,
-    reading: Reading,
-    groupby: common.GroupBy = None,
-    options: FitOptions,
-    batch: common.Batch = None,
-    time_limit: common.TimeLimit = None,
-    report: common.Report = True,
-    write_h5ad: common.WriteH5ad = None,
-    json: common.Json = False,
-    force: common.Force = False,
+    options: RunOptions,
 ) -> int:
     """Fit the model at several c and compare the fits.
 
@@ -142,329 +492,5 @@ def sweep(
     values = common.parse_c(c)
     if len(values) < 2:
         raise typer.BadParameter("a sweep needs at least two values of c; for one use log1pnmf fit")
-    plan = RunPlan(
-        file=file,
-        output=output,
-        reading=reading,
-        c=values,
-        parameters=options.parameters(components),
-        along=True,
-        groupby=groupby,
-        batch=batch,
-        time_limit=time_limit,
-        report=report,
-        force=force,
-        write_h5ad=write_h5ad,
-    )
-    return carry_out(plan, Screen(json=json))
-
-
-# ---------- the folder that log1pnmf select leaves
-
-SELECT_RECORD, TABLE, PICTURE, STATE = "select.json", "settings.csv", "select.png", "selection.npz"
-SELECT_NAMES = (SELECT_RECORD, TABLE, PICTURE, STATE)
-
-
-@contextmanager
-def writing_selection(path: StrPath, *, force: bool, resume: bool) -> Iterator[Path]:
-    """Claim a folder for a comparison, before any work."""
-    with claimed(path) as place:
-        there = {entry.name for entry in place.iterdir() if not entry.name.startswith(".")}
-        ours = STATE in there or SELECT_RECORD in there
-        if resume and STATE not in there:
-            raise FileNotFoundError(f"{os.fspath(path)} holds no comparison to continue; leave out --resume")
-        if there and not resume:
-            if not force:
-                raise FileExistsError(
-                    f"{os.fspath(path)} already exists; choose another name, continue it (--resume) "
-                    "or replace it (--force)"
-                )
-            if not ours:
-                raise FileExistsError(f"{place} exists and is not the folder of a comparison; it stays")
-            for name in SELECT_NAMES:
-                remove(place / name)
-        yield place
-
-
-def _as_record(found: Selection) -> dict[str, Any]:
-    """Return the result of a comparison as plain values."""
-    judgement = found.judgement
-    return {
-        "suggested": None if judgement.setting is None else judgement.setting.parameters,
-        "clear": judgement.clear,
-        "best": found.best.parameters,
-        "headline": judgement.headline,
-        "reasons": list(judgement.reasons),
-        "settings": {name: np.asarray(column).tolist() for name, column in found.summary.items()},
-    }
-
-
-def _write_selection(folder: Path, found: Selection, asked: Mapping[str, Any]) -> dict[str, str]:
-    """Write record, table and picture; return the error of each that failed, since all is in the state."""
-
-    def write_record() -> None:
-        with replacing(folder / SELECT_RECORD) as file:
-            file.write(f"{json_text({**asked, **_as_record(found)})}\n".encode())
-
-    def write_settings() -> None:
-        write_columns(folder / TABLE, {**found.summary, "c": [c_name(c) for c in found.summary["c"]]})
-
-    def draw() -> None:
-        from matplotlib.figure import Figure
-
-        from log1pnmf.pl.selection import select as draw_selection
-
-        figure = draw_selection(found, figure=Figure(figsize=(7.4, 4.9), layout="constrained"))
-        with building(folder / PICTURE, force=True) as temporary:
-            figure.savefig(temporary, dpi=150)
-
-    problems = {}
-    for name, step in {SELECT_RECORD: write_record, TABLE: write_settings, PICTURE: draw}.items():
-        try:
-            step()
-        except Exception as error:  # the fits are kept, whatever happens to their picture
-            problems[name] = explain(error)
-    return problems
-
-
-# ---------- log1pnmf select: how many factors, and which c
-
-
-@unfolded
-def select(
-    *,
-    file: common.CountFile,
-    components: Annotated[
-        str,
-        typer.Option(
-            "-k",
-            "--components",
-            metavar="K,K...",
-            help="Numbers of factors to compare, such as 1-6,8,10.",
-            show_default=False,
-        ),
-    ],
-    output: common.Output,
-    c: common.Shifts = common.DEFAULT_C,
-    holdout: Annotated[
-        str,
-        typer.Option(
-            "--holdout",
-            metavar="WHAT",
-            help="counts: hold out a share of every count; samples: hold out whole samples, which also "
-            "works for overdispersed counts.",
-        ),
-    ] = HOLDOUTS[0],
-    folds: Annotated[int, typer.Option("--folds", metavar="N", help="Number of folds.")] = N_FOLDS,
-    seeds: Annotated[
-        int,
-        typer.Option(
-            "--seeds", metavar="N", help="Random starts of each setting, to measure stability; 0 skips it."
-        ),
-    ] = N_SEEDS,
-    reading: Reading,
-    options: SolverOptions,
-    noise: Annotated[
-        str,
-        typer.Option(
-            "--noise",
-            metavar="KIND,KIND",
-            help="Distribution of the counts: poisson, nb (negative binomial), or both to compare them.",
-        ),
-    ] = Settings.noise,
-    batch: common.Batch = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a comparison that was stopped.")] = False,
-    json: common.Json = False,
-    force: common.Force = False,
-) -> int:
-    """Choose the number of factors, c and the noise.
-
-    Writes a table, a picture and a suggestion with its reasons.
-
-    Ctrl-C keeps the fits so far; repeat the command with --resume to continue.
-    """
-    screen = Screen(json=json)
-    numbers, shifts = common.parse_numbers(components), common.parse_c(c)
-    noises = [part.strip() for part in noise.split(",")]
-    for one in noises:
-        check_choice("--noise", one, NOISES)
-    asked = {**options.parameters(max(numbers)), "n_components": numbers, "c": shifts, "noise": noises}
-    asked |= {"holdout": holdout, "n_folds": folds, "n_seeds": seeds}
-    check_choice("--holdout", holdout, HOLDOUTS)
-    check_whole("--folds", folds, least=1)
-    check_whole("--seeds", seeds, least=0)
-    if len(numbers) * len(shifts) < 2 and noises in (["poisson"], ["nb"]):
-        raise typer.BadParameter(
-            "there is only one setting, so nothing to compare; give several K (-k 2-6,8), several c "
-            "(-c 1 -c inf), or --noise poisson,nb"
-        )
-    with writing_selection(output, force=force, resume=resume) as folder:
-        table = read_filtered(file, reading, screen).table
-        counts, labels = table.counts, None if batch is None else table.labels(batch)
-        record = {
-            "command": shlex.join(["log1pnmf", *sys.argv[1:]]),
-            "source": source_record(file),
-            "reading": reading.as_dict(),
-            "options": {**asked, "batch": batch},
-            "versions": versions(),
-        }
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                found = compare_settings(
-                    counts, resume=folder / STATE, verbose=int(is_live()), batch=labels, **asked
-                )
-        except KeyboardInterrupt:
-            if not (folder / STATE).exists():
-                raise
-            screen.error(f"interrupted: what is done is kept in {output}; the same with --resume goes on")
-            return KEPT
-        finished = found.is_whole
-        screen.notes([one_line(warning.message) for warning in caught])
-        problems = _write_selection(folder, found, record)
-        _tell(found, screen)
-        written = ", ".join(name for name in SELECT_NAMES if name not in problems)
-        screen.say(("wrote ", "green"), (str(output), "bold"), f" ({written})")
-        for name, why in problems.items():
-            screen.error(f"{name} was not written: {why}")
-        _tell_next(found, file, screen, batch)
-    screen.result({"output": str(output), **_as_record(found), "finished": finished})
-    if not finished:
-        screen.error(f"interrupted: the same command with --resume goes on in {output}")
-        return KEPT
-    return 1 if problems else 0
-
-
-def _tell(found: Selection, screen: Screen) -> None:
-    """Print the table and the suggestion."""
-    if not screen.json:
-        screen.say((f"{'noise':>8}{'K':>4}{'c':>8}{'difference':>14}{'error':>10}{'stability':>11}", "bold"))
-        table = found.summary
-        for row, setting in enumerate(found.settings):
-            mark = "  best" if setting == found.best else ""
-            mark += "  simplest within one error" if setting == found.one_se else ""
-            screen.say(
-                f"{setting.noise:>8}{setting.n_components:>4}{setting.c:>8g}{table['difference'][row]:>14,.0f}"
-                f"{table['se_difference'][row]:>10,.0f}{table['stability'][row]:>11.2f}{mark}"
-            )
-    judgement = found.judgement
-    screen.say((judgement.headline, "bold green" if judgement.setting is not None else "bold yellow"))
-    for reason in judgement.reasons:
-        screen.say(f"  {reason}")
-
-
-def _tell_next(found: Selection, file: Path, screen: Screen, batch: str | None) -> None:
-    setting = found.judgement.setting
-    if setting is not None:
-        penalty = f" --l1 {setting.l1:g}" if setting.l1 else ""
-        noise = f" --noise {setting.noise}" if setting.noise != Settings.noise else ""
-        column = "" if batch is None else f" --batch {batch}"
-        chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}{noise}{column}"
-        screen.say(f"then: log1pnmf fit {file} {chosen} -o FOLDER")
-
-
-# ---------- log1pnmf transform: loadings of new samples for the factors of a run
-
-
-def transform(
-    *,
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a run, or a model (.npz).", show_default=False)
-    ],
-    file: common.CountFile,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="PATH",
-            help="File for the loadings: .csv or .tsv, also with .gz.",
-            show_default=False,
-        ),
-    ],
-    c: common.WhichModel = None,
-    missing: Annotated[
-        Literal["refuse", "zero"],
-        typer.Option(
-            "--missing", help="If the file lacks features of the model: refuse, or fill them with zero."
-        ),
-    ] = "refuse",
-    batch: common.Batch = None,
-    layer: common.Layer = None,
-    transpose: common.Transpose = False,
-    allow_fractions: common.AllowFractions = False,
-    max_memory: common.MaxMemory = None,
-    text: common.Text = None,
-    json: common.Json = False,
-    force: common.Force = False,
-) -> int:
-    """Estimate the loadings of new samples.
-
-    The factors are those of a fit. Features are matched by name.
-    """
-    screen = Screen(json=json)
-    if not output.name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
-        raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {output}")
-    check_place(output, force=force)
-    fit = fit_in(run, None if c is None else common.parse_c([c])[0])
-    table = Reading(layer, transpose, allow_fractions, max_memory=max_memory, text=text).table(file)
-    screen.say((file.name, "bold"), f": {describe(table)} ({table.format})")
-    if table.format in TEXT_FORMATS:  # words that no new text has were counted: zero times
-        missing = "zero"
-    counts, notes = align(table, fit, missing=missing)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", convergence_warning())
-        loadings = project(fit, counts, batch=None if batch is None else table.labels(batch))
-    notes += [one_line(warning.message) for warning in caught]
-    screen.notes([*table.notes, *notes])
-    header = ["sample", *fit.factor_names]
-    names = numbered(table.sample_names, len(loadings))
-    delimiter = "\t" if ".tsv" in output.suffixes else ","
-    with building(output, force=force) as temporary:
-        write_csv(temporary, names, [header], rows=(row.tolist() for row in loadings), delimiter=delimiter)
-    n, k = loadings.shape
-    screen.say(
-        ("wrote ", "green"),
-        (str(output), "bold"),
-        f" ({n:,} samples x {k} factors, c = {c_name(fit.c)})",
-    )
-    screen.result({"output": str(output), "c": fit.c, "shape": [n, k], "notes": notes})
-    return 0
-
-
-def align(table: CountTable, fit: Fit, *, missing: str) -> tuple[Counts, list[str]]:
-    """Bring the features of a table into the order of a fit."""
-    fitted, given = fit.feature_names, table.feature_names
-    if fitted is None or given is None:
-        if table.shape[1] != len(fit.factors):
-            raise BadFileError(
-                f"{table.source} has {table.shape[1]} features, but the model {len(fit.factors)}; "
-                "without names on both sides they must be the same"
-            )
-        return table.counts, ["no feature names on both sides: columns were taken in their order"]
-    twice = repeated(fitted)
-    if twice:
-        raise BadFileError(
-            f"{plural(len(twice), 'feature name occurs', 'feature names occur')} more than once in the model "
-            f"(first {twice[0]!r}), so features cannot be matched by name; fit again with unique names"
-        )
-    position = {name: j for j, name in enumerate(given)}
-    absent = [name for name in fitted if name not in position]
-    if len(absent) == len(fitted):
-        raise BadFileError(
-            f"{table.source} has none of the model's features (first {fitted[0]!r}, here {given[0]!r}); "
-            "are they named in the same way? --transpose exchanges rows and columns"
-        )
-    if absent and missing == "refuse":
-        raise BadFileError(
-            f"{table.source} lacks {len(absent):,} of {len(fitted):,} features (first {absent[0]!r}); "
-            "--missing zero fills them with zero"
-        )
-    chosen = np.array([position.get(name, -1) for name in fitted], dtype=np.intp)
-    notes = []
-    extra = len(given) - (len(fitted) - len(absent))
-    if extra:
-        notes.append(f"{extra:,} features are not in the model and were ignored")
-    if absent:
-        notes.append(f"{len(absent):,} features of the model are not in the file and were set to zero")
-    return select_features(table.counts, chosen), notes
+    parameters = options.solver.parameters(components, noise=options.noise)
+    return carry_out(RunPlan(file, options, values, parameters, along=True))

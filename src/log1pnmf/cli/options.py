@@ -1,66 +1,33 @@
-"""Options that several commands share, and how their values are read."""
+"""Options of the commands, how their values are read, and the counts they stand for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import partial, wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 import typer
 
-from log1pnmf._common.checks import require
+from log1pnmf._common.checks import plural, require
 from log1pnmf._common.safe_files import BadFileError
-from log1pnmf.counts.read import read_sets, read_table
+from log1pnmf.counts.read import Filtered, filter_table, read_sets, read_table
+from log1pnmf.counts.text import CountTable
 from log1pnmf.fitting.fit import c_name
-from log1pnmf.fitting.fit_counts import Request
+from log1pnmf.fitting.fit_counts import KNOWN, SETTINGS, Request
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.model.link import ShiftedLog
 
-# ---------- what is known of factors, from the files that a user names
+from .console import Screen
 
+# ---------- options that several commands share, by the panel of --help that shows them
 
-@dataclass(frozen=True)
-class KnownFiles:
-    """Files with what is known."""
-
-    # tables: a row for every sample, or for every feature, and a column for every factor
-    loadings: Path | None = None
-    factors: Path | None = None
-    mask: Path | None = None  # sets of features, as GMT
-
-    def parameters(self) -> dict[str, Any]:
-        """Read the files; the parameters of a fit that they stand for."""
-        given = {"fixed_loadings": self.loadings, "fixed_factors": self.factors}
-        found = {name: _frame(path) for name, path in given.items() if path is not None}
-        if self.mask is not None:
-            found["mask"] = read_sets(self.mask)
-        return found
-
-    def as_dict(self) -> dict[str, str | None]:
-        """Return the names of the files, for the record of a run."""
-        return {name: None if path is None else str(path) for name, path in vars(self).items()}
-
-
-NOTHING_KNOWN = KnownFiles()
-
-
-def _frame(path: Path) -> Any:
-    """Read a table of numbers that are not negative, with its names."""
-    table = read_table(path, fractions="allow")
-    columns = table.feature_names
-    if columns is None:
-        raise BadFileError(f"{path} has no header: the first line has to name the factors")
-    pandas = require("pandas", purpose="tables of what is known")
-    names = np.arange(table.shape[0]) if table.sample_names is None else table.sample_names
-    return pandas.DataFrame(table.counts.to_scipy().toarray().astype(float), index=names, columns=columns)
-
-
-# ---------- options that several commands share, and how their values are read
-
-LARGEST_NUMBER = 10_000
-"""Largest accepted number of factors; catches typing errors."""
+model, data, run, output = (
+    partial(typer.Option, rich_help_panel=panel) for panel in ("Model", "Data", "Run", "Output")
+)
 
 CountFile = Annotated[
     Path,
@@ -71,85 +38,120 @@ CountFile = Annotated[
         show_default=False,
     ),
 ]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.", show_default=False)]
-WhichModel = Annotated[
-    str | None, typer.Option("-c", "--shift", metavar="C", help="Model to use, if the run has several c.")
-]
-TableFile = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="PATH", help="Also write the table, as .csv or .tsv.")
-]
-Output = Annotated[
-    Path,
-    typer.Option("-o", "--output", metavar="FOLDER", help="New folder for the results.", show_default=False),
-]
+RunPlace = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.", show_default=False)]
+
+Components = Annotated[int, model("-k", "--components", metavar="K", help="Number of factors.")]
 Shifts = Annotated[
     list[str],
-    typer.Option(
+    model(
         "-c",
         "--shift",
         metavar="C",
         help="Shift of the link: parts multiply at small c and add up at inf. Separate several by commas.",
     ),
 ]
-Components = Annotated[
-    int, typer.Option("-k", "--components", metavar="K", help="Number of factors.", show_default=False)
-]
-Layer = Annotated[
-    str | None,
-    typer.Option(
-        "--layer",
-        help="AnnData layer with the counts; also 'X' or 'raw'. [default: X, or 'counts' if X has none]",
+WhichModel = Annotated[
+    float | None,
+    model(
+        "-c",
+        "--shift",
+        metavar="C",
+        help="Model to use, if the run has several c.",
+        parser=lambda text: parse_c([text])[0],
     ),
 ]
-Transpose = Annotated[bool, typer.Option("--transpose", help="Rows of the file are features, not samples.")]
-AllowFractions = Annotated[
-    bool, typer.Option("--allow-fractions", help="Accept values that are not whole numbers.")
+Noise = Annotated[
+    str,
+    model(
+        metavar="KIND",
+        help="Distribution of the counts: poisson, nb (negative binomial) for overdispersed counts, or auto: "
+        "the one that predicts held-out counts better.",
+    ),
 ]
+Batch = Annotated[
+    str | None, model(metavar="COLUMN", help="Column with the batch of each sample: donor, chip, section.")
+]
+Set = Annotated[
+    list[str] | None,
+    model(
+        metavar="NAME=VALUE",
+        help="Any other parameter of Log1pNMF, such as likelihood=exact, size_factors=none, l1=3, "
+        "max_iter=200, tol=1e-6, init=random or n_init=5; known factors from tables, fixed_loadings=FILE and "
+        "fixed_factors=FILE, and from gene sets, mask=GMT. May be repeated.",
+    ),
+]
+
+Layer = Annotated[
+    str | None,
+    data(
+        metavar="NAME",
+        help="AnnData layer with the counts; also 'X' or 'raw'.",
+        show_default="X, or 'counts' if X has none",
+    ),
+]
+Transpose = Annotated[bool, data("--transpose", help="Rows of the file are features, not samples.")]
+AllowFractions = Annotated[bool, data("--allow-fractions", help="Accept values that are not whole numbers.")]
+MinSamples = Annotated[int, data(metavar="N", help="Remove features that occur in fewer samples.")]
+MinCounts = Annotated[float, data(metavar="N", help="Remove samples with a lower total count.")]
+MinFeatures = Annotated[int, data(metavar="N", help="Remove samples with fewer features.")]
 MaxMemory = Annotated[
     str | None,
-    typer.Option(
-        "--max-memory",
+    data(
         metavar="SIZE",
-        help="Memory that reading may use, such as 8GB. [default: what is free, at most 200 times the file]",
-        show_default=False,
+        help="Memory that reading may use, such as 8GB; a streaming fit works in it.",
+        show_default="what is free, at most 200 times the file; 2GB for a streaming fit",
     ),
 ]
 Text = Annotated[
-    str | None,
-    typer.Option(
-        "--text", metavar="COLUMN", help="Column of a .csv or .tsv with texts; their words are counted."
-    ),
+    str | None, data(metavar="COLUMN", help="Column of a .csv or .tsv with texts; their words are counted.")
 ]
 StopWords = Annotated[
     str | None,
-    typer.Option(
-        "--stop-words",
+    data(
         metavar="WORDS",
-        help="Words to ignore: english, or a file with one word per line. [default: none]",
-        show_default=False,
+        help="Words to ignore: english, or a file with one word per line.",
+        show_default="none",
     ),
 ]
-MinSamples = Annotated[
-    int, typer.Option("--min-samples", metavar="N", help="Remove features that occur in fewer samples.")
+
+Engine = Annotated[
+    str, run(metavar="NAME", help="auto, native, torch (GPU), or streaming (counts stay on disk).")
 ]
-MinCounts = Annotated[
-    float, typer.Option("--min-counts", metavar="N", help="Remove samples with a lower total count.")
+Scheduler = Annotated[
+    str | None,
+    run(
+        metavar="ADDRESS",
+        help="Dask cluster for a streaming fit, such as tcp://host:8786.",
+        show_default="this machine",
+    ),
 ]
-MinFeatures = Annotated[
-    int, typer.Option("--min-features", metavar="N", help="Remove samples with fewer features.")
+Seed = Annotated[int, run(metavar="N", help="Random seed.")]
+Jobs = Annotated[int | None, run(metavar="N", help="Number of threads.", show_default="all cores")]
+TimeLimit = Annotated[
+    float | None, run(metavar="SECONDS", help="Stop each fit after this time and keep the result.")
+]
+Checkpoint = Annotated[
+    Path | None,
+    run(metavar="PATH", help="Save the state of the fit to this file, every 30 seconds and at the end."),
+]
+Resume = Annotated[
+    Path | None, run(metavar="PATH", help="Continue from a checkpoint, with the same file and options.")
+]
+
+Folder = Annotated[Path, output("-o", "--output", metavar="FOLDER", help="New folder for the results.")]
+TableFile = Annotated[
+    Path | None, output("-o", "--output", metavar="PATH", help="Also write the table, as .csv or .tsv.")
 ]
 GroupBy = Annotated[
-    str | None,
-    typer.Option("--groupby", metavar="COLUMN", help="Column with labels of the samples, for the report."),
+    str | None, output(metavar="COLUMN", help="Column with labels of the samples, for the report.")
 ]
-Batch = Annotated[
-    str | None,
-    typer.Option(
-        "--batch", metavar="COLUMN", help="Column with the batch of each sample: donor, chip, section."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, everything else to stderr.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite existing output.")]
+Report = Annotated[bool, output(help="Write report.html.")]
+WriteH5ad = Annotated[Path | None, output(metavar="PATH", help="Also write AnnData with the results.")]
+Json = Annotated[bool, output("--json", help="Print the result as JSON, everything else to stderr.")]
+Force = Annotated[bool, output("--force", help="Overwrite existing output.")]
+
+DEFAULT_C = [c_name(Settings.c)]
+LARGEST_NUMBER = 10_000  # largest accepted number of factors; catches typing errors
 
 
 def parse_c(values: Sequence[str]) -> list[float]:
@@ -188,130 +190,18 @@ def parse_numbers(text: str) -> list[int]:
     return numbers
 
 
-Likelihood = Annotated[
-    str,
-    typer.Option(
-        "--likelihood",
-        metavar="KIND",
-        help="exact visits every zero count; adaptive visits those that matter, and is exact up to 1e-4 of "
-        "the log-likelihood; chebyshev and taylor are the paper's fast forms. auto: exact for small or dense "
-        "data, otherwise adaptive.",
-    ),
-]
-SizeFactors = Annotated[
-    str,
-    typer.Option(
-        "--size-factors",
-        metavar="KIND",
-        help="total: total count over the mean total; fit: estimated with the model; none: all 1.",
-    ),
-]
-Noise = Annotated[
-    str,
-    typer.Option(
-        "--noise",
-        metavar="KIND",
-        help="Distribution of the counts: poisson, nb (negative binomial) for overdispersed counts, or auto: "
-        "the one that predicts held-out counts better.",
-    ),
-]
-L1 = Annotated[float, typer.Option("--l1", metavar="X", help="Penalty on all factors but the baseline.")]
-FixedLoadings = Annotated[
-    Path | None,
-    typer.Option(
-        "--fixed-loadings",
-        metavar="TABLE",
-        help="Known loadings, such as a design: rows are samples, columns factors.",
-    ),
-]
-FixedFactors = Annotated[
-    Path | None,
-    typer.Option(
-        "--fixed-factors",
-        metavar="TABLE",
-        help="Known factors, on the link scale: rows are features, columns factors.",
-    ),
-]
-Mask = Annotated[
-    Path | None,
-    typer.Option("--mask", metavar="GMT", help="Gene sets; each becomes a factor with only these features."),
-]
-Others = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="Any other parameter of Log1pNMF, such as init=random, n_init=5, dispersion=shared, "
-        "zeros_tol=1e-5, batch_strength=3 or mask_penalty=2. May be repeated.",
-        show_default=False,
-    ),
-]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Random seed.")]
-MaxIter = Annotated[int, typer.Option("--max-iter", metavar="N", help="Maximum number of iterations.")]
-Tol = Annotated[
-    float,
-    typer.Option(
-        "--tol", metavar="X", help="Stop when the objective falls by less than this, relative to its size."
-    ),
-]
-Jobs = Annotated[
-    int | None, typer.Option("--jobs", metavar="N", help="Number of threads. [default: all cores]")
-]
-Engine = Annotated[
-    str,
-    typer.Option(
-        "--engine", metavar="NAME", help="auto, native, torch (GPU), or streaming (counts stay on disk)."
-    ),
-]
-Memory = Annotated[
-    str | None,
-    typer.Option("--memory", metavar="SIZE", help="Memory for a streaming fit, such as 4GB. [default: 2GB]"),
-]
-Scheduler = Annotated[
-    str | None,
-    typer.Option(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="Dask cluster for a streaming fit, such as tcp://host:8786. [default: this machine]",
-    ),
-]
-Checkpoint = Annotated[
-    Path | None,
-    typer.Option(
-        "--checkpoint",
-        metavar="PATH",
-        help="Save the state of the fit to this file, every 30 seconds and at the end.",
-    ),
-]
-Resume = Annotated[
-    Path | None,
-    typer.Option(
-        "--resume", metavar="PATH", help="Continue from a checkpoint, with the same file and options."
-    ),
-]
-TimeLimit = Annotated[
-    float | None,
-    typer.Option(
-        "--time-limit", metavar="SECONDS", help="Stop each fit after this time and keep the result."
-    ),
-]
-Report = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.")]
-WriteH5ad = Annotated[
-    Path | None, typer.Option("--write-h5ad", metavar="PATH", help="Also write AnnData with the results.")
-]
+# ---------- parameters of a fit
+
+WITH_OPTIONS = ("n_components", "c", "noise", "engine", "random_state")
+SETTABLE = tuple(name for name in (*SETTINGS, *KNOWN) if name not in WITH_OPTIONS)
+DEFAULTS = {name: getattr(Settings, name) for name in SETTABLE if name not in KNOWN}
 
 
-DEFAULT_C = [c_name(Settings.c)]
+def parse_settings(given: Sequence[str]) -> dict[str, Any]:
+    """Read parameters of a fit, each as a text NAME=VALUE; what is known of factors stays the name of a file.
 
-SETTABLE = ("init", "n_init", "dispersion", "zeros_tol", "batch_strength", "mask_penalty", "row_solver")
-"""Parameters of a fit without an option of their own."""
-
-
-def parse_others(given: Sequence[str]) -> dict[str, Any]:
-    """Read parameters of a fit, each as a text NAME=VALUE.
-
-    >>> parse_others(["init=random", "n_init=5", "zeros_tol=1e-5"])
-    {'init': 'random', 'n_init': 5, 'zeros_tol': 1e-05}
+    >>> parse_settings(["init=random", "n_init=5", "tol=1e-5", "mask=sets.gmt"])
+    {'init': 'random', 'n_init': 5, 'tol': 1e-05, 'mask': 'sets.gmt'}
     """
     found: dict[str, Any] = {}
     for text in given:
@@ -320,15 +210,161 @@ def parse_others(given: Sequence[str]) -> dict[str, Any]:
             raise typer.BadParameter(
                 f"--set takes NAME=VALUE with one of {', '.join(SETTABLE)}, got {text!r}"
             )
-        kind = type(getattr(Settings, name))
+        kind: Any = type(getattr(Settings, name, ""))
         try:
             found[name] = kind(value)
         except ValueError:
-            raise typer.BadParameter(f"{name} must be a number, got {value!r}") from None
+            what = "whole number" if kind is int else "number"
+            raise typer.BadParameter(f"{name} must be a {what}, got {value!r}") from None
     return found
 
 
-def checked_parameters(**parameters: Any) -> dict[str, Any]:
-    """Check the parameters of a fit before any file is read."""
-    Request.of(**parameters)
-    return parameters
+def with_tables(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters of a fit with the files of what is known read."""
+    readers = {"fixed_loadings": _frame, "fixed_factors": _frame, "mask": read_sets}
+    return {name: readers[name](value) if name in readers else value for name, value in parameters.items()}
+
+
+def _frame(path: str) -> Any:
+    """Read a table of numbers that are not negative, with its names."""
+    table = read_table(path, fractions="allow")
+    columns = table.feature_names
+    if columns is None:
+        raise BadFileError(f"{path} has no header: the first line has to name the factors")
+    pandas = require("pandas", purpose="tables of what is known")
+    names = np.arange(table.shape[0]) if table.sample_names is None else table.sample_names
+    return pandas.DataFrame(table.counts.to_scipy().toarray().astype(float), index=names, columns=columns)
+
+
+@dataclass(frozen=True)
+class SolverOptions:
+    """Options of every command that fits models."""
+
+    set: Set = None
+    seed: Seed = 0
+    jobs: Jobs = Request.n_jobs
+
+    def parameters(self, n_components: int, **more: Any) -> dict[str, Any]:
+        """Return parameters of a fit by their names in the library, checked before any file is read."""
+        parameters = {"n_components": n_components, **more, **parse_settings(self.set or ())}
+        parameters |= {"random_state": self.seed, "n_jobs": self.jobs}
+        Request.of(**{name: value for name, value in parameters.items() if name not in KNOWN})
+        return parameters
+
+
+# ---------- options that belong together: fields of a dataclass, which commands take as one parameter
+
+
+def unfolded(command: Callable[..., int]) -> Callable[..., int]:
+    """Show the fields of parameters that are dataclasses as options, and put them together for the command.
+
+    >>> @dataclass
+    ... class Size:
+    ...     width: int = 1
+    ...     height: int = 2
+    >>> def area(*, size: Size, times: int = 1) -> int:
+    ...     return times * size.width * size.height
+    >>> area.__annotations__ = {"size": Size, "times": int}
+    >>> signature(unfolded(area))
+    <Signature (*, width: int = 1, height: int = 2, times: int = 1) -> int>
+    >>> unfolded(area)(width=3, height=4, times=1)
+    12
+    """
+    hints = get_type_hints(command, include_extras=True)
+    shown: list[Parameter] = []
+    for parameter in signature(command).parameters.values():
+        kind = hints[parameter.name]
+        shown += _options(kind) if is_dataclass(kind) else [parameter.replace(annotation=kind)]
+
+    @wraps(command)
+    def run(**given: Any) -> int:
+        made = {name: _made(kind, given) for name, kind in hints.items() if is_dataclass(kind)}
+        return command(**given, **made)
+
+    run.__signature__ = Signature(shown, return_annotation=int)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in shown}
+    return run
+
+
+def _options(kind: Any) -> list[Parameter]:
+    """Return the fields of a dataclass, and of dataclasses in it, as parameters."""
+    shown: list[Parameter] = []
+    for one in fields(kind):
+        inner = get_type_hints(kind, include_extras=True)[one.name]
+        default = Parameter.empty if one.default is MISSING else one.default
+        here = Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=inner)
+        shown += _options(inner) if is_dataclass(inner) else [here]
+    return shown
+
+
+def _made(kind: Any, given: dict[str, Any]) -> Any:
+    """Return a dataclass made of the options that are its own, which are taken out of those given."""
+    hints = get_type_hints(kind)
+    return kind(
+        **{
+            one.name: _made(hints[one.name], given) if is_dataclass(hints[one.name]) else given.pop(one.name)
+            for one in fields(kind)
+        }
+    )
+
+
+# ---------- counts from a file for a command: read and filtered, with messages
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a file is read and what is left out; see `log1pnmf.counts.read_table` and `filter_table`."""
+
+    layer: Layer = None
+    transpose: Transpose = False
+    allow_fractions: AllowFractions = False
+    min_samples: MinSamples = 0
+    min_counts: MinCounts = 0
+    min_features: MinFeatures = 0
+    max_memory: MaxMemory = None
+    text: Text = None
+    stop_words: StopWords = None
+
+    def table(self, path: Path) -> CountTable:
+        """Read a file."""
+        return read_table(
+            path,
+            layer=self.layer,
+            transpose=self.transpose,
+            fractions="allow" if self.allow_fractions else "refuse",
+            max_memory=self.max_memory,
+            text=self.text,
+            stop_words=self.stop_words,
+        )
+
+    def filtered(self, table: CountTable) -> Filtered:
+        """Leave out what is to be left out."""
+        return filter_table(
+            table, min_samples=self.min_samples, min_counts=self.min_counts, min_features=self.min_features
+        )
+
+
+def read_filtered(path: Path, reading: Reading, screen: Screen) -> Filtered:
+    """Read and filter counts, and print what was done."""
+    table = reading.table(path)
+    screen.say((path.name, "bold"), f": {describe(table)} ({table.format})")
+    screen.notes(table.notes)
+    filtered = reading.filtered(table)
+    screen.notes(filtered.report, kind="filter")
+    if filtered.table.shape != table.shape:
+        screen.notes([f"left: {describe(filtered.table)}"], kind="filter")
+    counts = filtered.table.counts
+    empty = [
+        plural(n, what)
+        for n, what in ((counts.n_empty_rows, "sample"), (counts.n_empty_columns, "feature"))
+        if n
+    ]
+    if empty:
+        screen.notes([f"{' and '.join(empty)} without any count: zero in the result"])
+    return filtered
+
+
+def describe(table: CountTable) -> str:
+    """Describe in words how large a table is."""
+    (n, m), counts = table.shape, table.counts
+    return f"{n:,} samples x {m:,} features, {table.fraction:.1%} not zero, {counts.total:,.0f} counts"

@@ -15,24 +15,27 @@ import csv
 import hashlib
 import json
 import math
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from log1pnmf._common.archive import StrPath
+from log1pnmf._common.archive import StrPath, building, claimed, from_tree, remove, replacing, to_tree
 from log1pnmf._common.safe_files import BadFileError, check_names, parse_json
-from log1pnmf.counts.text import plain_cell
+from log1pnmf.counts.text import CountTable, plain_cell
+from log1pnmf.counts.write import numbered, sample_labels, write_csv
 from log1pnmf.fitting.fit import Fit, c_name
 
 RECORD = "run.json"
 REPORT = "report.html"
-OWN = ("sample", "size_factor")
-"""Columns of samples.csv before those of the labels."""
+SAMPLE_COLUMNS = ("sample", "size_factor")  # in samples.csv before those of the labels
 FORMAT, FORMAT_VERSION = "log1pnmf run", 1
 BYTES_AT_ONCE = 1 << 20
 CELL_LIMIT = 1 << 30
@@ -57,17 +60,228 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def source_record(path: StrPath) -> dict[str, Any]:
-    """Describe a file by place, size and checksum; of a folder, place only."""
-    place = Path(path)
-    record: dict[str, Any] = {"path": str(place.resolve())}
-    if place.is_file():
+# ---------- what was asked, and of what
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file by place, size and checksum; a folder by its place."""
+
+    path: str
+    bytes: int | None = None
+    sha256: str | None = None
+
+    @classmethod
+    def of(cls, path: StrPath) -> Source:
+        """Describe what is there now."""
+        place = Path(path)
+        if not place.is_file():
+            return cls(str(place.resolve()))
         digest = hashlib.sha256()
         with open(place, "rb") as file:
             while piece := file.read(BYTES_AT_ONCE):
                 digest.update(piece)
-        record |= {"bytes": place.stat().st_size, "sha256": digest.hexdigest()}
-    return record
+        return cls(str(place.resolve()), place.stat().st_size, digest.hexdigest())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What run.json holds."""
+
+    format: str = FORMAT
+    format_version: int = FORMAT_VERSION
+    command: str
+    created: str
+    versions: Mapping[str, str]
+    source: Source
+    source_format: str
+    reading: Mapping[str, Any]  # how the source was read: `log1pnmf.cli.options.Reading`
+    shape: tuple[int, int]
+    sample_columns: tuple[str, ...] = ()
+    filters: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    groupby: str | None = None
+    batch: str | None = None
+    parameters: Mapping[str, Any]
+    models: tuple[str, ...] = ()
+    finished: bool = False
+    interrupted: bool = False
+    fits: tuple[Mapping[str, Any], ...] = ()  # measures, with infinity and NaN as text
+
+    @classmethod
+    def read(cls, path: Path) -> RunRecord:
+        """Read run.json; whatever is missing or of another type is refused."""
+        try:
+            tree = parse_json(path.read_bytes(), path)
+            if tree["format"] == FORMAT and tree["format_version"] == FORMAT_VERSION:
+                record: RunRecord = from_tree(cls, tree)
+                check_names(str(path), record.models)
+                return record
+        except BadFileError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadFileError(f"{path} is damaged ({error}); run the command again") from error
+        raise BadFileError(f"{path} is not of this version of log1pnmf; pip install -U log1pnmf")
+
+
+# ---------- tables
+
+
+def write_columns(path: Path, table: Mapping[str, Any], *, force: bool = True) -> None:
+    """Write the columns of a table as .csv or .tsv, the names of its rows first, whole or not at all."""
+    names, *columns = (np.asarray(column).tolist() for column in table.values())
+    write_rows(path, list(table), names, rows=zip(*columns, strict=True), force=force)
+
+
+def write_rows(
+    path: Path, header: Sequence[str], names: Sequence[str], *, rows: Iterator[Any], force: bool = True
+) -> None:
+    """Write rows of numbers as .csv or .tsv with their names, whole or not at all."""
+    delimiter = "\t" if ".tsv" in path.suffixes else ","
+    with building(path, force=force) as temporary:
+        write_csv(temporary, names, [list(header)], rows=rows, delimiter=delimiter)
+
+
+# ---------- a run written to its folder, fit by fit: what is written once stays
+
+# what a run leaves in its folder
+PARTS = re.compile(r"run\.json|models|samples\.csv|sweep\.csv|report\.html|(loadings|factors)_c=[^/]+\.csv")
+
+
+@contextmanager
+def claimed_for_run(path: StrPath, *, force: bool = False) -> Iterator[Path]:
+    """Take a folder for a run, before any work; it is given back, and removed where nothing was written."""
+    with claimed(path) as place:
+        if any(place.iterdir()):
+            if not force:
+                raise FileExistsError(
+                    f"{os.fspath(path)} already exists; choose another name or replace it (--force)"
+                )
+            if not is_run(place):
+                raise FileExistsError(f"{place} exists and is not the folder of a run; it is not replaced")
+        yield place
+
+
+@dataclass
+class RunWriter:
+    """A run that is written fit by fit: what is written once stays, whatever happens later."""
+
+    path: Path
+    table: CountTable
+    asked: RunRecord
+    fits: list[Fit] = field(default_factory=list)
+    measures: list[dict[str, Any]] = field(default_factory=list)
+    interrupted: bool = False
+    finished: bool = False
+    _written: dict[str, Fit] = field(default_factory=dict)
+
+    @property
+    def _files(self) -> dict[str, Fit]:
+        return {f"c={c_name(fit.c)}": fit for fit in self.fits}
+
+    @property
+    def record(self) -> RunRecord:
+        """What goes to run.json."""
+        return replace(
+            self.asked,
+            models=tuple(f"models/{name}.npz" for name in self._files),
+            fits=tuple(self.measures),
+            finished=self.finished,
+            interrupted=self.interrupted,
+        )
+
+    def keep(self, fit: Fit, measures: dict[str, Any]) -> None:
+        """Take a fit; of two at the same c the better one."""
+        for place, other in enumerate(self.fits):
+            if other.c == fit.c:
+                if fit.objective < other.objective:
+                    self.fits[place], self.measures[place] = fit, measures
+                return
+        self.fits.append(fit)
+        self.measures.append(measures)
+
+    def write(self) -> None:
+        """Write what is new: fits first, then run.json, which names them, then the tables."""
+        new = {name: fit for name, fit in self._files.items() if self._written.get(name) is not fit}
+        if self._written:
+            self._save(new)
+        else:
+            with _earlier_aside(self.path):
+                (self.path / "models").mkdir()
+                _write_samples(self.path / "samples.csv", self.table, self.fits[0].size_factors)
+                self._save(new)
+        n, m = self.table.shape
+        samples, features = numbered(self.table.sample_names, n), numbered(self.table.feature_names, m)
+        for name, fit in new.items():
+            write_factor_tables(self.path, name, fit, samples, features)
+        if len(self.fits) > 1:
+            columns = {name: [row[name] for row in self.measures] for name in self.measures[0]}
+            write_columns(self.path / "sweep.csv", {**columns, "c": [c_name(fit.c) for fit in self.fits]})
+
+    def _save(self, new: Mapping[str, Fit]) -> None:
+        for name, fit in new.items():
+            fit.save(self.path / "models" / f"{name}.npz")
+        with replacing(self.path / RECORD) as file:
+            file.write(f"{json_text(to_tree(self.record))}\n".encode())
+        self._written.update(new)
+
+
+@contextmanager
+def _earlier_aside(folder: Path) -> Iterator[None]:
+    """Put an earlier run aside; if all goes well it is removed, if not it comes back."""
+    aside, moved = folder / f".{secrets.token_hex(8)}.old", False
+    try:
+        aside.mkdir()
+        _move_parts(folder, aside)
+        moved = True
+        yield
+    except BaseException:
+        for part in _parts(folder) if moved else []:
+            remove(part)
+        _move_parts(aside, folder)
+        raise
+    finally:
+        remove(aside)
+
+
+def _move_parts(source: Path, target: Path) -> None:
+    for part in _parts(source) if source.exists() else []:
+        os.rename(part, target / part.name)
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Files and folders of a run; whatever else lies in its folder is not ours."""
+    return [path for path in folder.iterdir() if PARTS.fullmatch(path.name)]
+
+
+def write_factor_tables(
+    folder: Path, name: str, fit: Fit, samples: Sequence[str], features: Sequence[str]
+) -> None:
+    """Write loadings and factors of a fit as tables, with the names of its factors."""
+    for kind, row, names in (("loadings", "sample", samples), ("factors", "feature", features)):
+        rows = (one.tolist() for one in getattr(fit, kind))
+        write_rows(folder / f"{kind}_{name}.csv", [row, *fit.factor_names], names, rows=rows)
+
+
+def _write_samples(path: Path, table: CountTable, sizes: np.ndarray) -> None:
+    labels = sample_labels(table)
+    columns = [sizes.tolist(), *(values.tolist() for values in labels.values())]
+    names = numbered(table.sample_names, table.shape[0])
+    write_csv(path, names, [[*SAMPLE_COLUMNS, *_other_names(list(labels))]], rows=zip(*columns, strict=True))
+
+
+def _other_names(labels: Sequence[str]) -> list[str]:
+    """Names for columns of labels that are not those of our own columns."""
+    names = []
+    for label in labels:
+        name = label
+        while name in SAMPLE_COLUMNS or (name != label and name in labels):
+            name += "_label"
+        names.append(name)
+    return names
+
+
+# ---------- the folder read
 
 
 def is_run(path: StrPath) -> bool:
@@ -83,12 +297,12 @@ class RunFolder:
     ----------
     path : Path
         Folder of the run.
-    record : dict
+    record : RunRecord
         What is in run.json.
     """
 
     path: Path
-    record: Mapping[str, Any]
+    record: RunRecord
 
     @classmethod
     def open(cls, path: StrPath) -> RunFolder:
@@ -114,33 +328,12 @@ class RunFolder:
             raise FileNotFoundError(f"{path} does not exist; check the path (working folder: {Path.cwd()})")
         if not is_run(place):
             raise BadFileError(f"{path} is not the folder of a run: there is no {RECORD} in it")
-        try:
-            record = parse_json((place / RECORD).read_bytes(), place / RECORD)
-            known = record["format"] == FORMAT and isinstance(record["models"], list)
-            later = record["format_version"] > FORMAT_VERSION
-        except BadFileError:
-            raise
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadFileError(f"{place / RECORD} is damaged ({error}); run the command again") from error
-        if not known or later:
-            raise BadFileError(
-                f"{place / RECORD} is not of this version of log1pnmf; pip install -U log1pnmf"
-            )
-        return cls(place, record)
-
-    def check_record(self, *names: str) -> None:
-        """Refuse a record without the entries `names`."""
-        missing = [name for name in names if name not in self.record]
-        if missing:
-            raise BadFileError(
-                f"{self.path / RECORD} lacks {', '.join(missing)}: it is damaged; run the command again"
-            )
+        return cls(place, RunRecord.read(place / RECORD))
 
     @cached_property
     def fits(self) -> tuple[Fit, ...]:
         """The fits, in the order in which they were asked for."""
-        check_names(str(self.path / RECORD), map(str, self.record["models"]))
-        return tuple(Fit.load(self.path / name) for name in self.record["models"])
+        return tuple(Fit.load(self.path / name) for name in self.record.models)
 
     def fit(self, c: float | None = None) -> Fit:
         """Return the fit of one c.
@@ -181,8 +374,8 @@ class RunFolder:
 
     def labels(self, column: str) -> np.ndarray:
         """Labels of the samples, by the name of their column in the data."""
-        there = [name for name in self.samples if name not in OWN]
-        columns = dict(zip(self.record.get("sample_columns", there), there, strict=False))
+        there = [name for name in self.samples if name not in SAMPLE_COLUMNS]
+        columns = dict(zip(self.record.sample_columns, there, strict=False))
         if column not in columns:
             known = ", ".join(columns)
             raise BadFileError(f"{self.path} has no label {column!r}; choose one of: {known or 'none'}")

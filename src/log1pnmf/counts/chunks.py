@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,8 @@ from log1pnmf._common.safe_files import (
     texts,
 )
 
-from .compress import MAX_INT32, SparseRows, row_blocks
+from .compress import SparseRows, is_indptr, narrow_indptr, row_blocks
 from .counts import Counts
-
-# ---------- where chunks of rows come from: files, arrays that can be sliced, sequences, Dask arrays
 
 
 class RowChunks:
@@ -81,10 +79,9 @@ class FileChunks(RowChunks):
         self.shape = (int(group.attrs["shape"][0]), int(group.attrs["shape"][1]))
         indptr = _checked_indptr(f"{path}: {name}", group, self.shape)
         self._ranges = list(row_blocks(indptr, limit))
-        self.largest = max((int(indptr[stop] - indptr[start]) for start, stop in self._ranges), default=0)
-        """Entries of the largest chunk."""
         # of each chunk only, so that what is sent to workers is small
         self._indptr = [indptr[start : stop + 1] for start, stop in self._ranges]
+        self.largest = max((int(part[-1] - part[0]) for part in self._indptr), default=0)  # entries
 
     def __len__(self) -> int:
         return len(self._ranges)
@@ -102,14 +99,7 @@ def _checked_indptr(where: str, group: Any, shape: tuple[int, int]) -> NDArray[n
     """Where the rows of a CSR matrix begin; it must go with its shape and its entries."""
     indptr = group["indptr"][:].astype(np.int64)
     lengths = {int(group[part].shape[0]) for part in ("data", "indices")}
-    sound = (
-        len(indptr) == shape[0] + 1
-        and shape[1] >= 0
-        and indptr[0] == 0
-        and lengths == {int(indptr[-1])}
-        and bool((np.diff(indptr) >= 0).all())
-    )
-    if not sound:
+    if not is_indptr(indptr, shape[0]) or lengths != {int(indptr[-1])} or shape[1] < 0:
         raise BadFileError(
             f"{where} is not a valid sparse matrix of shape {shape}: its parts contradict each other; the "
             "file is damaged, get another copy of it"
@@ -120,10 +110,7 @@ def _checked_indptr(where: str, group: Any, shape: tuple[int, int]) -> NDArray[n
 def _rows_of(group: Any, indptr: NDArray[np.int64], n_columns: int) -> sparse.csr_array:
     """Rows of a CSR matrix in a file, from their part of its `indptr`."""
     part = slice(int(indptr[0]), int(indptr[-1]))
-    own = indptr - indptr[0]
-    if own[-1] <= MAX_INT32:  # SciPy would widen all indices with it
-        own = own.astype(np.int32)
-    parts = group["data"][part], group["indices"][part], own
+    parts = group["data"][part], group["indices"][part], narrow_indptr(indptr)
     return sparse.csr_array(parts, shape=(len(indptr) - 1, n_columns))
 
 
@@ -198,15 +185,10 @@ class DaskChunks(RowChunks):
 OnChunk: TypeAlias = Callable[[int, int], None]
 
 DEFAULT_MEMORY = "2GB"
-BYTES_PER_ENTRY = 56
-"""Of a chunk, while it is worked on and the next one is read: raw, compressed by rows and by columns."""
-FIXED_BYTES = 3e8
-"""Taken by Python, its packages and the factors' statistics."""
-LARGEST_CHUNK = 1 << 24
-"""Entries beyond which larger chunks gain nothing."""
-SMALLEST_CHUNK = 1 << 16
-SAMPLE_OR_FEATURE = 64
-"""Bytes that a row or column takes, also an empty one."""
+BYTES_PER_ENTRY = 56  # of a chunk in work while the next one is read: raw, by rows and by columns
+FIXED_BYTES = 3e8  # taken by Python, its packages and the factors' statistics
+SMALLEST_CHUNK, LARGEST_CHUNK = 1 << 16, 1 << 24  # entries; larger chunks gain nothing
+SAMPLE_OR_FEATURE = 64  # bytes that a row or column takes, also an empty one
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,11 +273,14 @@ def open_counts(
     if isinstance(source, CountSource):
         return source
     limit = _entries(parse_memory(memory))
-    samples, features = _names(source)
+    samples = features = None
     if isinstance(source, str | os.PathLike):
         chunks, features = _from_path(os.fspath(source), layer, limit, max_memory)
     elif _is_anndata(source):
         chunks = _from_anndata(source, layer, limit, max_memory)
+        samples, features = (
+            np.asarray(names, dtype=object) for names in (source.obs_names, source.var_names)
+        )
     elif layer is not None:
         raise ValueError(f"layer={layer!r} is for AnnData, but counts are a {type(source).__name__}")
     else:
@@ -323,12 +308,6 @@ def _is_anndata(source: Any) -> bool:
     return all(hasattr(source, name) for name in ("obs_names", "var_names", "layers", "X"))
 
 
-def _names(source: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
-    if not _is_anndata(source):
-        return None, None
-    return np.asarray(source.obs_names, dtype=object), np.asarray(source.var_names, dtype=object)
-
-
 def _from_path(
     path: str, layer: str | None, limit: int, max_memory: str | float | None
 ) -> tuple[RowChunks, np.ndarray | None]:
@@ -339,7 +318,7 @@ def _from_path(
         store = open_store(path, MemoryLimit(path, max_memory))
         name = "X" if layer is None else f"layers/{layer}"
         if name in store:
-            return _rows(path, store, name, limit), _feature_names(store)
+            return _rows(path, store, name, limit), _feature_names(store) if "var" in store else None
         have = ", ".join(["X", *store.members("layers")])
     except (BadFileError, ImportError, PermissionError):
         raise
@@ -350,12 +329,9 @@ def _from_path(
     raise KeyError(f"{path} has no {name}; it has {have}")
 
 
-def _feature_names(store: Store) -> np.ndarray | None:
-    if "var" not in store:
-        return None
+def _feature_names(store: Store) -> np.ndarray:
     var = store.node("var")
-    index = texts(var[texts(var.attrs.get("_index", "_index"))[0]][:])
-    return np.array(index, dtype=object)
+    return np.array(texts(var[texts(var.attrs.get("_index", "_index"))[0]][:]), dtype=object)
 
 
 def _rows(path: str, store: Store, name: str, limit: int) -> RowChunks:
@@ -419,24 +395,9 @@ def _client(client: Any, chunks: RowChunks) -> Any:
 
 # ---------- chunks that were checked and sorted, packed into a temporary file
 
-MOST_BYTES = 24
-"""That an entry takes, by rows and by columns; 6 where rows and columns of a chunk are below 65,536 and its
-counts below 256."""
-LIKELY_BYTES = 10
-"""With counts below 65,536."""
-MOST_OF_DISK = 0.5
-"""Part of the free space of a disk that the file may take."""
-BLOCK = 1 << 17
-"""Entries that are read and widened at a time, in the processor's cache."""
-
-
-class _Part(NamedTuple):
-    """Where an array lies in the file, and its types there and in memory."""
-
-    begin: int
-    size: int
-    packed: Any
-    wide: Any
+MOST_BYTES = 24  # that an entry takes, by rows and by columns
+LIKELY_BYTES = 10  # with counts below 65,536; 6 with counts below 256, where a chunk has few rows and columns
+MOST_OF_DISK = 0.5  # part of the free space of a disk that the file may take
 
 
 class PackedChunks:
@@ -446,7 +407,8 @@ class PackedChunks:
         pointers = 8 * (shape[0] + n_chunks * (shape[1] + 2))
         self._file: RowFile | None = RowFile((MOST_BYTES * nnz + pointers, 1), np.uint8, folder)
         self._n_chunks, self._end = n_chunks, 0
-        self._chunks: list[tuple[tuple[int, int], list[_Part]]] = []
+        # shape of each chunk, and of its six arrays: first byte, last byte, type in the file and in memory
+        self._chunks: list[tuple[tuple[int, int], list[tuple[int, int, Any, Any]]]] = []
         self._lock = threading.Lock()
 
     @classmethod
@@ -456,9 +418,8 @@ class PackedChunks:
         """Return a file without chunks; None where the disk is too small."""
         try:
             free = shutil.disk_usage(folder or tempfile.gettempdir()).free
-            if LIKELY_BYTES * nnz > MOST_OF_DISK * free:
-                return None
-            return cls(shape, nnz, n_chunks, folder)
+            fits = LIKELY_BYTES * nnz <= MOST_OF_DISK * free
+            return cls(shape, nnz, n_chunks, folder) if fits else None
         except OSError:  # some disks allow no file of that size
             return None
 
@@ -472,37 +433,28 @@ class PackedChunks:
         with self._lock:
             if self._file is None or index != len(self._chunks):
                 return
-            sides = counts.by_row, counts.by_column
-            arrays = [one for side in sides for one in (side.indptr, side.indices, side.values)]
+            places = []
             try:
-                parts = [self._append(array) for array in arrays]
+                for side in (counts.by_row, counts.by_column):
+                    for array in (side.indptr, side.indices, side.values):
+                        packed, begin = _narrowed(array), self._end
+                        self._file.write(begin, packed.view(np.uint8)[:, None])
+                        self._end += packed.nbytes
+                        places.append((begin, self._end, packed.dtype, array.dtype))
             except OSError:
                 self._file = None
                 return
-            self._chunks.append((counts.shape, parts))
-
-    def _append(self, array: NDArray[Any]) -> _Part:
-        assert self._file is not None
-        narrow = _narrowed(array)
-        self._file.write(self._end, narrow.view(np.uint8)[:, None])
-        part = _Part(self._end, len(array), narrow.dtype, array.dtype)
-        self._end += narrow.nbytes
-        return part
+            self._chunks.append((counts.shape, places))
 
     def read(self, index: int) -> Counts:
         """Return a chunk."""
-        shape, parts = self._chunks[index]
-        arrays = [self._read(part) for part in parts]
-        return Counts(SparseRows(shape, *arrays[:3]), SparseRows(shape[::-1], *arrays[3:]))
-
-    def _read(self, part: _Part) -> NDArray[Any]:
         assert self._file is not None
-        out = np.empty(part.size, part.wide)
-        for first in range(0, part.size, BLOCK):
-            last = min(first + BLOCK, part.size)
-            ends = (part.begin + end * part.packed.itemsize for end in (first, last))
-            out[first:last] = self._file.read(*ends).reshape(-1).view(part.packed)
-        return out
+        shape, places = self._chunks[index]
+        arrays = [
+            self._file.read(begin, end).reshape(-1).view(packed).astype(wide, copy=False)
+            for begin, end, packed, wide in places
+        ]
+        return Counts(SparseRows(shape, *arrays[:3]), SparseRows(shape[::-1], *arrays[3:]))
 
 
 def _narrowed(array: NDArray[Any]) -> NDArray[Any]:

@@ -1,6 +1,4 @@
-"""From a numeric matrix to `SparseRows`: every value and index is checked once, bad ones are refused.
-
-Compressed rows of a matrix, and how to walk through them in pieces.
+"""Compressed rows of a matrix: every value and index is checked once, bad ones are refused.
 
 Everything that looks at every stored value does so in pieces of about a million, so that no pass over a
 large matrix needs memory of its size.
@@ -76,11 +74,8 @@ class SparseRows:
     def to_scipy(self, start: int = 0, stop: int | None = None) -> sparse.csr_array:
         """Return rows start to stop as a SciPy CSR array that shares the (read-only) memory."""
         stop = self.shape[0] if stop is None else stop
-        first, last = self.indptr[start], self.indptr[stop]
-        indptr = self.indptr[start : stop + 1] - first
-        if last - first <= MAX_INT32:
-            indptr = indptr.astype(np.int32)
-        parts = (self.values[first:last], self.indices[first:last], indptr)
+        entries = slice(self.indptr[start], self.indptr[stop])
+        parts = (self.values[entries], self.indices[entries], narrow_indptr(self.indptr[start : stop + 1]))
         return sparse.csr_array(parts, shape=(stop - start, self.shape[1]))
 
     def to_dense(self, block: slice) -> np.ndarray:
@@ -126,6 +121,17 @@ class Pattern:
         return there
 
 
+def narrow_indptr(indptr: np.ndarray) -> np.ndarray:
+    """Return where rows begin, counted from the first; as int32 if possible, or SciPy widens all indices."""
+    own = indptr - indptr[0]
+    return own.astype(np.int32) if own[-1] <= MAX_INT32 else own
+
+
+def is_indptr(indptr: np.ndarray, n_rows: int) -> bool:
+    """Return whether rows can begin there."""
+    return indptr.shape == (n_rows + 1,) and indptr[0] == 0 and bool((np.diff(indptr) >= 0).all())
+
+
 def dense_blocks(shape: tuple[int, int], limit: float) -> Iterator[slice]:
     """Ranges of rows with at most `limit` entries, zeros included (or one row, where that has more)."""
     n_rows, n_columns = shape
@@ -151,7 +157,7 @@ def row_blocks(indptr: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
 
 
 def checksum_of(arrays: Iterable[np.ndarray]) -> str:
-    """Return arrays from others by their bytes and types."""
+    """Return a text that differs between arrays of other bytes or types."""
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
         digest.update(array.dtype.str.encode())
@@ -162,34 +168,39 @@ def checksum_of(arrays: Iterable[np.ndarray]) -> str:
 
 # ---------- from a numeric matrix to SparseRows
 
+# types that the compiled core takes
 INDICES = tuple(map(np.dtype, ("i4", "i8")))
 VALUES = tuple(map(np.dtype, ("f4", "f8", "i4", "i8", "u1", "u2", "u4")))
-"""Types that the compiled core takes."""
 
-SMALLEST, LARGEST = 1e-50, 1e100
-"""Counts above are refused: their squares and products would leave the range of a double."""
+SMALLEST, LARGEST = 1e-50, 1e100  # beyond, squares and products would leave the range of a double
+BEYOND = "which the arithmetic cannot hold; pass raw counts"
+REFUSALS = {  # the worst first
+    "nan": "counts contains NaN in {entries} ({place}); drop or fill missing entries first",
+    "infinite": "counts contains infinity (inf) in {entries} ({place}); pass finite raw counts",
+    "huge": f"counts has {{entries}} above {LARGEST:.0e} ({{place}}: {{value}}), {BEYOND}",
+    "tiny": f"counts has {{entries}} above 0 but below {SMALLEST:.0e} ({{place}}: {{value}}), {BEYOND}",
+    "negative": "Negative values in data: counts has {negative} ({place}); "
+    "pass raw counts, not log-transformed values",
+}
 
 
 def compress_dense(matrix: np.ndarray) -> tuple[SparseRows, str | None]:
     """Return compressed rows of a 2-d array, and the warning about values that are not whole numbers."""
     n_rows, n_columns = matrix.shape
-    step = max(1, CHUNK // n_columns)
     scan = ValueScan(lambda position: divmod(position, n_columns))
     indptr = np.zeros(n_rows + 1, dtype=np.int64)
-    for start in range(0, n_rows, step):
-        rows = matrix[start : start + step]
-        scan.add(rows.ravel())
-        indptr[start + 1 : start + 1 + rows.shape[0]] = np.count_nonzero(rows, axis=1)
+    for block in dense_blocks(matrix.shape, CHUNK):
+        scan.add(matrix[block].ravel())
+        indptr[block.start + 1 : block.stop + 1] = np.count_nonzero(matrix[block], axis=1)
     scan.raise_errors()
     np.cumsum(indptr, out=indptr)
     indices = np.empty(indptr[-1], dtype=np.int32)
     values = np.empty(indptr[-1], dtype=scan.value_dtype)
-    for start in range(0, n_rows, step):
-        rows = matrix[start : start + step]
-        filled = np.nonzero(rows)
-        part = slice(indptr[start], indptr[start + rows.shape[0]])
+    for block in dense_blocks(matrix.shape, CHUNK):
+        filled = np.nonzero(matrix[block])
+        part = slice(indptr[block.start], indptr[block.stop])
         indices[part] = filled[1]
-        values[part] = rows[filled]
+        values[part] = matrix[block][filled]
     return SparseRows((n_rows, n_columns), indptr, indices, values), scan.fractional
 
 
@@ -262,14 +273,8 @@ def _checked_structure(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     indptr, nnz = np.asarray(matrix.indptr), int(matrix.indptr[-1])
     indices, values = np.asarray(matrix.indices)[:nnz], np.asarray(matrix.data)[:nnz]
     n_rows, n_columns = matrix.shape
-    sound = (
-        indptr.shape == (n_rows + 1,)
-        and indptr[0] == 0
-        and bool((np.diff(indptr) >= 0).all())
-        and indices.shape == values.shape == (nnz,)
-        and (nnz == 0 or (indices.min() >= 0 and indices.max() < n_columns))
-    )
-    if not sound:
+    sound = is_indptr(indptr, n_rows) and indices.shape == values.shape == (nnz,)
+    if not sound or (nnz and not 0 <= indices.min() <= indices.max() < n_columns):
         raise ValueError(
             f"counts is not a valid sparse matrix of shape {matrix.shape}: its index arrays contradict "
             "each other or point outside; build it again from rows, columns and values"
@@ -336,23 +341,13 @@ class ValueScan:
 
     def raise_errors(self) -> None:
         """Raise the error about the worst kind that was found."""
-        beyond = "which the arithmetic cannot hold; pass raw counts"
-        messages = {  # text before the number of entries, behind it, and behind the place
-            "nan": ("contains NaN in", "", "; drop or fill missing entries first"),
-            "infinite": ("contains infinity (inf) in", "", "; pass finite raw counts"),
-            "huge": ("has", f" above {LARGEST:.0e}", f", {beyond}"),
-            "tiny": ("has", f" above 0 but below {SMALLEST:.0e}", f", {beyond}"),
-            "negative": ("has", "", "; pass raw counts, not log-transformed values"),
-        }
-        for kind, (what, limit, then) in messages.items():
+        for kind, message in REFUSALS.items():
             if kind in self._found:
                 count, position, value = self._found[kind]
-                sign, start = ("negative ", "Negative values in data: ") if kind == "negative" else ("", "")
-                entries = plural(count, f"{sign}entry", f"{sign}entries")
-                shown = f": {value}" if limit else ""
-                raise ValueError(
-                    f"{start}counts {what} {entries}{limit} ({self._place(position)}{shown}){then}"
-                )
+                entries = plural(count, "entry", "entries")
+                negative = plural(count, "negative entry", "negative entries")
+                place = self._place(position)
+                raise ValueError(message.format(entries=entries, negative=negative, place=place, value=value))
 
     def _note(self, kind: str, mask: np.ndarray, values: np.ndarray) -> None:
         count = int(np.count_nonzero(mask))

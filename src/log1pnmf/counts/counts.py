@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy  # its parts are loaded when they are used
@@ -88,8 +88,7 @@ def refuse_others(X: Any) -> None:
             "adata.layers['counts']"
         )
     one_by_one = isinstance(X, list | tuple) or (hasattr(X, "tolist") and getattr(X, "ndim", 0) == 1)
-    texts = X if one_by_one else ()
-    if len(texts) and all(isinstance(text, str) for text in texts):
+    if one_by_one and len(X) and all(isinstance(text, str) for text in X):
         raise TypeError(
             "counts must be numbers, got texts; count their words first, with "
             "sklearn.feature_extraction.text.CountVectorizer().fit_transform(texts)"
@@ -106,7 +105,12 @@ def checked_matrix(X: Any) -> Any:
         X = np.asarray(X)
     if sparse.issparse(X) and X.ndim > 2:
         raise ValueError(f"Found array with dim {X.ndim}, while dim <= 2 is required")
-    _check_unique_columns(X)
+    twice = [name for name, n in Counter(getattr(X, "columns", ())).items() if n > 1]
+    if twice:
+        raise ValueError(
+            f"counts has {plural(len(twice), 'feature name that occurs', 'feature names that occur')} "
+            f"more than once (first {twice[0]!r}); make them unique, or pass the values without names"
+        )
     check_unmasked(X.data if sparse.issparse(X) and hasattr(X, "data") else X, "counts")
     try:
         matrix = check_array(X, accept_sparse=True, ensure_all_finite=False, input_name="counts")
@@ -133,18 +137,6 @@ def _is_compressed(X: Any) -> bool:
     if not sparse.issparse(X) or X.format not in ("csr", "csc") or isinstance(X.data, np.ma.MaskedArray):
         return False
     return X.ndim == 2 and X.dtype.kind in "buif" and 0 < min(X.shape) <= max(X.shape) <= MAX_INT32
-
-
-def _check_unique_columns(X: Any) -> None:
-    """Refuse a data frame in which a name stands for two columns."""
-    if not hasattr(X, "columns"):
-        return
-    twice = [name for name, n in Counter(X.columns).items() if n > 1]
-    if twice:
-        raise ValueError(
-            f"counts has {plural(len(twice), 'feature name that occurs', 'feature names that occur')} "
-            f"more than once (first {twice[0]!r}); make them unique, or pass the values without names"
-        )
 
 
 def names_of(X: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -232,8 +224,7 @@ def _merged(
 
 # ---------- logarithms of factorials of large counts
 
-LARGE = 20.0
-"""From here on Stirling's series has all digits."""
+LARGE = 20.0  # from here on Stirling's series has all digits
 
 
 def stirling(y: ArrayLike) -> NDArray[np.float64]:
@@ -258,7 +249,6 @@ def series(inverse: NDArray[np.float64]) -> NDArray[np.float64]:
 # ---------- anything count-like becomes Counts: checked once at the door, trusted afterwards
 
 SIZE_FACTORS = ("total", "fit", "none")
-"""Size factors by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,6 +277,7 @@ class Counts:
     _columns: SparseRows | None = None
     sample_names: np.ndarray | None = None
     feature_names: np.ndarray | None = None
+    in_memory: ClassVar[bool] = True  # whether the entries are at hand; otherwise they are in chunks
 
     @classmethod
     def from_any(cls, X: Any) -> Counts:
@@ -360,14 +351,9 @@ class Counts:
         return Counts(part.by_row, None, names, self.feature_names), rows
 
     def checksum(self) -> str:
-        """Return these counts from others."""
+        """Return a text that differs between counts."""
         rows = self.by_row
         return checksum_of(map(on_host, (rows.indptr, rows.indices, rows.values)))
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether the entries are at hand; otherwise they are in chunks."""
-        return True
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -422,8 +408,7 @@ class Counts:
     @cached_property
     def sum_of_squares(self) -> float:
         """Sum over all entries of y**2."""
-        squares = (np.square(piece, dtype=np.float64).sum() for piece in pieces(self.by_row.values))
-        return float(sum(squares))
+        return float(sum(np.square(piece, dtype=np.float64).sum() for piece in pieces(self.by_row.values)))
 
     @cached_property
     def log_factorial(self) -> float:
@@ -466,12 +451,10 @@ class Counts:
         ndarray of float64, shape (n_samples,)
         """
         check_size_factors(kind)
-        if isinstance(kind, str):
-            if kind == "none":
-                return np.ones(self.n_samples)
-            sums = self.row_sums
-            return np.divide(sums, sums.mean(), out=np.ones(self.n_samples), where=sums > 0)
-        return _checked_size_factors(kind, self.n_samples)
+        if not isinstance(kind, str):
+            return _checked_size_factors(kind, self.n_samples)
+        ones, sums = np.ones(self.n_samples), self.row_sums
+        return ones if kind == "none" else np.divide(sums, sums.mean(), out=ones, where=sums > 0)
 
     def to_scipy(self) -> sparse.csr_array:
         """Return the counts as a SciPy CSR array that shares the (read-only) memory."""
@@ -498,13 +481,14 @@ def _checked_size_factors(given: Any, n_samples: int) -> np.ndarray:
             f"size_factors must be 'total', 'fit', 'none' or an array of numbers, got {type(given).__name__}"
         ) from error
     check_one_each("size_factors", factors, n_samples, "number")
-    extreme = (factors > 0) & np.isfinite(factors) & ((factors < 1e-30) | (factors > 1e30))
-    if extreme.any():
-        raise ValueError(
-            f"size_factors must be between 1e-30 and 1e30, got {factors[np.argmax(extreme)]} at position "
-            f"{int(np.argmax(extreme))}; divide them by their mean, and drop samples of another scale"
-        )
     bad = ~(np.isfinite(factors) & (factors > 0))
+    extreme = ~bad & ((factors < 1e-30) | (factors > 1e30))
+    if extreme.any():
+        first = int(np.argmax(extreme))
+        raise ValueError(
+            f"size_factors must be between 1e-30 and 1e30, got {factors[first]} at position {first}; "
+            "divide them by their mean, and drop samples of another scale"
+        )
     if bad.any():
         first = int(np.argmax(bad))
         raise ValueError(

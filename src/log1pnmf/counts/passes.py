@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +29,8 @@ from .counts import Counts, Tally
 
 Array = NDArray[np.float64]
 
-Labels: TypeAlias = NDArray[np.int32] | None
-"""Number of the batch of every sample, where there are batches."""
-
-Receive: TypeAlias = Callable[[int, Any], None]
-"""Called with the number of a chunk and what the task found there."""
+Labels: TypeAlias = NDArray[np.int32] | None  # number of the batch of every sample, where there are batches
+Receive: TypeAlias = Callable[[int, Any], None]  # called with the number of a chunk and what the task found
 
 
 class ChunkTask(Protocol):
@@ -50,35 +47,30 @@ class ChunkTask(Protocol):
 
 # ---------- the survey, a first pass over counts in chunks
 
-SAMPLE_ROWS = 8192
-"""Rows that are kept in memory, for the start of a fit."""
-
+SAMPLE_ROWS = 8192  # rows that are kept in memory, for the start of a fit
 NOT_IN_MEMORY = (
     "counts are in chunks, but this needs them in memory: pass all or some of the rows as a matrix"
 )
 
 
-@dataclass(frozen=True, eq=False)
-class ChunkSurvey:
+class ChunkSurvey(NamedTuple):
     """Totals of one chunk, from the first pass."""
 
-    row_nnz: NDArray[np.int64]
-    row_sums: NDArray[np.float64]
     column_nnz: NDArray[np.int64]
-    column_sums: NDArray[np.float64]
+    column_sums: Array
+    row_nnz: NDArray[np.int64]
+    row_sums: Array
+    row_digests: NDArray[np.uint64]  # (rows,): see `row_digests`
+    sample: sparse.csr_array  # the rows that are kept
     # see `log1pnmf.counts.Counts`
     log_factorial: float
     stirling: float
-    sample: sparse.csr_array  # the rows that are kept
-    row_digests: NDArray[np.uint64]  # (rows,): see `row_digests`
 
 
 def sampled_rows(n_samples: int) -> NDArray[np.int64]:
     """Choose the rows that are kept; always the same ones of as many samples."""
-    rows = np.random.default_rng(0).choice(
-        n_samples, min(n_samples, SAMPLE_ROWS), replace=False, shuffle=False
-    )
-    return np.sort(rows)
+    size = min(n_samples, SAMPLE_ROWS)
+    return np.sort(np.random.default_rng(0).choice(n_samples, size, replace=False, shuffle=False))
 
 
 def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
@@ -91,14 +83,14 @@ def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
         column_nnz += np.bincount(rows.indices[part], minlength=counts.n_features)
         column_sums += np.bincount(rows.indices[part], rows.values[part], minlength=counts.n_features)
     return ChunkSurvey(
-        np.diff(rows.indptr),
-        counts.row_sums,
         column_nnz,
         column_sums,
+        np.diff(rows.indptr),
+        counts.row_sums,
+        row_digests(rows),
+        counts.to_scipy()[kept],
         counts.log_factorial,
         counts.stirling,
-        counts.to_scipy()[kept],
-        row_digests(rows),
     )
 
 
@@ -140,9 +132,9 @@ def chunk_counts(raw: Any) -> Counts:
 class GroupSums:
     """Sums over groups of samples."""
 
-    totals: NDArray[np.float64]  # (groups, m): of the counts
+    totals: Array  # (groups, m): of the counts
     # (groups, m): of the weights of those samples in which the feature is not zero
-    weights: NDArray[np.float64]
+    weights: Array
 
     def plus(self, other: GroupSums) -> GroupSums:
         """Return new sums over the samples of both."""
@@ -152,24 +144,20 @@ class GroupSums:
 class RowTotals(SparseRows):
     """Rows without their entries: how many there are, and their sum."""
 
-    def __init__(self, shape: tuple[int, int], lengths: NDArray[np.int64], sums: NDArray[np.float64]) -> None:
+    def __init__(self, shape: tuple[int, int], lengths: NDArray[np.int64], sums: Array) -> None:
         indptr = np.concatenate(([0], np.cumsum(lengths)))
-        for name, value in (("shape", shape), ("indptr", indptr), ("_sums", sums)):
-            object.__setattr__(self, name, value)
+        self.__dict__.update(shape=shape, indptr=indptr, sums=sums)
 
     @property
     def indices(self) -> np.ndarray:
         """Refuse: entries are in the chunks."""
         raise TypeError(NOT_IN_MEMORY)
 
-    @property
-    def values(self) -> np.ndarray:
-        """Refuse: entries are in the chunks."""
-        raise TypeError(NOT_IN_MEMORY)
+    values = indices
 
-    def row_sums(self) -> NDArray[np.float64]:
+    def row_sums(self) -> Array:
         """Sum of every row."""
-        sums: NDArray[np.float64] = object.__getattribute__(self, "_sums")
+        sums: Array = self.__dict__["sums"]
         return sums
 
 
@@ -179,12 +167,13 @@ class ChunkedCounts(Counts):
 
     source: CountSource
     bounds: NDArray[np.int64]  # (chunks + 1,): first row of each chunk, and the number of rows
-    # see `log1pnmf.counts.Counts.log_factorial` and `stirling`
-    factorials: float
-    stirlings: float
+    # see `log1pnmf.counts.Counts`
+    log_factorial: float
+    stirling: float
     sample: Counts  # some rows, in memory
     sample_index: NDArray[np.int64]  # which ones
     row_digests: NDArray[np.uint64]  # (n,): see `row_digests`
+    in_memory: ClassVar[bool] = False
     known: dict[str, Any] = field(default_factory=dict)  # what later passes found, or keep for the next one
 
     @classmethod
@@ -192,24 +181,19 @@ class ChunkedCounts(Counts):
         """Return the counts of chunks that were surveyed in their order."""
         n, m = source.shape
         column_nnz, column_sums = np.zeros(m, dtype=np.int64), np.zeros(m)
-        bounds, lengths, sums, sample, digests = [0], [], [], [], []
-        logs, stirlings = [], []
+        bounds, others = [0], []
         for one in surveys:
             if len(one.column_sums) != m:
                 raise ValueError(f"chunk {len(bounds) - 1} has {len(one.column_sums)} columns, expected {m}")
-            bounds.append(bounds[-1] + len(one.row_sums))
-            lengths.append(one.row_nnz)
-            sums.append(one.row_sums)
-            logs.append(one.log_factorial)
-            stirlings.append(one.stirling)
-            digests.append(one.row_digests)
             column_nnz += one.column_nnz
             column_sums += one.column_sums
-            sample.append(one.sample)
+            others.append(one[2:])
+            bounds.append(bounds[-1] + len(one.row_sums))
             if source.on_chunk is not None:
                 source.on_chunk(len(bounds) - 1, len(source.chunks))
         if bounds[-1] != n:
             raise ValueError(f"chunks have {bounds[-1]} rows together, but shape says {n}")
+        row_nnz, row_sums, digests, sample, log_factorials, stirlings = zip(*others, strict=True)
         index = sampled_rows(n)
         kept = replace(
             Counts.from_any(sparse.vstack(sample, format="csr")),
@@ -217,14 +201,14 @@ class ChunkedCounts(Counts):
             feature_names=source.feature_names,
         )
         return cls(
-            RowTotals((n, m), np.concatenate(lengths), np.concatenate(sums)),
+            RowTotals((n, m), np.concatenate(row_nnz), np.concatenate(row_sums)),
             RowTotals((m, n), column_nnz, column_sums),
             source.sample_names,
             source.feature_names,
             source=source,
             bounds=np.array(bounds, dtype=np.int64),
-            factorials=math.fsum(logs),
-            stirlings=math.fsum(stirlings),
+            log_factorial=math.fsum(log_factorials),
+            stirling=math.fsum(stirlings),
             sample=kept,
             sample_index=index,
             row_digests=np.concatenate(digests),
@@ -235,20 +219,11 @@ class ChunkedCounts(Counts):
         """Number of features without any count."""
         return int(np.count_nonzero(np.diff(self.by_column.indptr) == 0))
 
-    @cached_property
-    def log_factorial(self) -> float:
-        """Sum over all entries of log(y!), the constant of the Poisson log-likelihood."""
-        return self.factorials
-
     @property
-    def in_memory(self) -> bool:
-        """They are in chunks."""
-        return False
-
-    @cached_property
-    def stirling(self) -> float:
-        """Sum over the counts of log(y!) - y log(y) + y."""
-        return self.stirlings
+    def runner(self) -> Runner:
+        """What runs tasks on the chunks."""
+        runner: Runner = self.known.setdefault("runner", runner_of(self.source))
+        return runner
 
     @cached_property
     def tally(self) -> Tally:
@@ -256,23 +231,15 @@ class ChunkedCounts(Counts):
         found = _pass_without_loadings(self, _TallyTask(self.n_features), np.ones(self.n_samples))
         return cast(Tally, found.tally)
 
-    def group_sums(
-        self, labels: NDArray[np.int32], n_groups: int, weights: NDArray[np.float64] | None = None
-    ) -> GroupSums:
+    def group_sums(self, labels: NDArray[np.int32], n_groups: int, weights: Array | None = None) -> GroupSums:
         """Sum up over groups of samples; a pass over the chunks, unless the last call was for the same."""
         known: Any = self.known.get("groups")
         same = known is not None and np.array_equal(known[0], labels)
         if not same or not (weights is None or np.array_equal(known[1], weights)):
             own = np.ones(self.n_samples) if weights is None else weights
-            task = _GroupTask((n_groups, self.n_features))
-            found = _pass_without_loadings(self, task, own, labels)
+            found = _pass_without_loadings(self, _GroupTask((n_groups, self.n_features)), own, labels)
             known = self.known["groups"] = labels, own, found
         return cast(GroupSums, known[2])
-
-    @cached_property
-    def column_sums(self) -> NDArray[np.float64]:
-        """Total count of every feature."""
-        return self.by_column.row_sums()
 
     def part_in_memory(self, most: int | None = None) -> tuple[Counts, NDArray[np.int64]]:
         """Return samples that were kept from the first look; see `Counts.part_in_memory`."""
@@ -284,7 +251,7 @@ class ChunkedCounts(Counts):
         raise TypeError(NOT_IN_MEMORY)
 
     def checksum(self) -> str:
-        """Return these counts from others, whatever the chunks."""
+        """Return a text that differs between counts, whatever the chunks."""
         return checksum_of((self.by_row.indptr, self.row_digests))
 
 
@@ -311,7 +278,7 @@ class Runner:
         self,
         task: ChunkTask,
         counts: ChunkedCounts,
-        sizes: NDArray[np.float64],
+        sizes: Array,
         *,
         start: Rows,
         receive: Receive,
@@ -321,9 +288,8 @@ class Runner:
         sums = task.no_sums()
         for index, chunk in enumerate(_ahead(self._sorted(counts))):
             first, last = counts.bounds[index : index + 2]
-            begin = start.read(first, last)
             own = None if labels is None else labels[first:last]
-            receive(index, task(chunk, sizes[first:last], own, start=begin, into=sums))
+            receive(index, task(chunk, sizes[first:last], own, start=start.read(first, last), into=sums))
         return sums
 
     def ahead(self) -> Iterator[Any]:
@@ -355,8 +321,7 @@ class Runner:
 
 # ---------- passes on a dask.distributed cluster
 
-HELD_SHARE = 0.5
-"""Part of the workers' memory that chunks may take; where they need more they are read anew in every pass."""
+HELD_SHARE = 0.5  # part of the workers' memory that chunks may take; else they are read anew in every pass
 
 
 class ClusterRunner(Runner):
@@ -370,22 +335,13 @@ class ClusterRunner(Runner):
 
     def survey(self) -> Iterator[ChunkSurvey]:
         """Yield the totals of every chunk, in their order."""
-        client, n = self._client, len(self._chunks)
-        raw = self._submitted()
-        lengths = client.gather(
-            [client.submit(lambda chunk: int(chunk.shape[0]), one, pure=False) for one in raw]
-        )
+        submit, raw = partial(self._client.submit, pure=False), self._submitted()
+        lengths = self._client.gather([submit(lambda chunk: int(chunk.shape[0]), one) for one in raw])
         bounds = np.concatenate(([0], np.cumsum(lengths)))
-        kept = sampled_rows(self._chunks.shape[0])
-        seen = [
-            client.submit(
-                survey_chunk,
-                raw[i],
-                kept[(kept >= bounds[i]) & (kept < bounds[i + 1])] - bounds[i],
-                pure=False,
-            )
-            for i in range(n)
-        ]
+        sampled = sampled_rows(self._chunks.shape[0])
+        kept = np.split(sampled, np.searchsorted(sampled, bounds[1:]))
+        given = zip(raw, kept, bounds, strict=False)
+        seen = [submit(survey_chunk, one, rows - first) for one, rows, first in given]
         for one in seen:
             yield one.result()
 
@@ -393,7 +349,7 @@ class ClusterRunner(Runner):
         self,
         task: ChunkTask,
         counts: ChunkedCounts,
-        sizes: NDArray[np.float64],
+        sizes: Array,
         *,
         start: Rows,
         receive: Receive,
@@ -411,20 +367,15 @@ class ClusterRunner(Runner):
         done = []
         for i, chunk in enumerate(held):
             rows = slice(bounds[i], bounds[i + 1])
-            begin = start.read(rows.start, rows.stop)
             own = None if labels is None else labels[rows]
-            given = (everywhere, chunk, sizes[rows], own)
-            done.append(client.submit(_run_task, *given, start=begin, pure=False, retries=3))
+            given = (everywhere, chunk, sizes[rows], own, start.read(rows.start, rows.stop))
+            done.append(client.submit(_run_task, *given, pure=False, retries=3))
         loadings = [client.submit(itemgetter(0), one, pure=False) for one in done]
         parts = [client.submit(itemgetter(1), one, pure=False) for one in done]
         while len(parts) > 1:  # pair by pair: the order depends on the number of parts and on nothing else
-            pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
-            parts = [
-                client.submit(lambda one, other: one.plus(other), *pair, pure=False)
-                if len(pair) == 2
-                else pair[0]
-                for pair in pairs
-            ]
+            pairs = zip(parts[::2], parts[1::2], strict=False)
+            sums = [client.submit(lambda one, other: one.plus(other), *pair, pure=False) for pair in pairs]
+            parts = sums + parts[2 * len(sums) :]
         del done
         number = {future.key: i for i, future in enumerate(loadings)}
         for future in as_completed(loadings):
@@ -452,9 +403,9 @@ class ClusterRunner(Runner):
         return chunks
 
 
-def _run_task(task: ChunkTask, *arguments: Any, start: Any) -> tuple[Any, Any]:
+def _run_task(task: ChunkTask, counts: Counts, sizes: Array, labels: Labels, start: Array) -> tuple[Any, Any]:
     sums = task.no_sums()
-    return task(*arguments, start=start, into=sums), sums
+    return task(counts, sizes, labels, start=start, into=sums), sums
 
 
 def _ahead(made: Iterator[T]) -> Iterator[T]:
@@ -529,8 +480,7 @@ def _pass_without_loadings(counts: ChunkedCounts, task: ChunkTask, sizes: Any, l
         if source.on_chunk is not None:
             source.on_chunk(next(done), len(counts.bounds) - 1)
 
-    run = runner_of(source).run
-    return run(task, counts, sizes, start=no_loadings, receive=receive, labels=labels)
+    return counts.runner.run(task, counts, sizes, start=no_loadings, receive=receive, labels=labels)
 
 
 # ---------- counts of any kind, part by part

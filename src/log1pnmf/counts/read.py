@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 import signal
 import threading
@@ -34,18 +35,17 @@ from log1pnmf._common.safe_files import (
 
 from .compress import SparseRows
 from .counts import Counts, holds_counts
+from .features import repeated
 from .text import (
     CountTable,
     Fractions,
     RawTable,
     checked,
     holds_texts,
-    kept_rows,
     read_column,
     read_folder,
     read_text,
     rows_of,
-    text_file,
 )
 
 # ---------- a place for HDF5 files that survives a full disk
@@ -90,7 +90,7 @@ class Sink:
         return len(view)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what else a file has: read, seek, tell."""
+        """Return what else a file has: seek and tell."""
         return getattr(self._file, name)
 
 
@@ -116,7 +116,10 @@ def created_hdf5(path: Path) -> Iterator[Any]:
 def _not_inside(sink: Sink) -> Iterator[None]:
     """Keep signals from interrupting a method that HDF5 has called; they are raised when HDF5 is done."""
     inside = {method.__code__ for method in vars(Sink).values() if hasattr(method, "__code__")}
-    before: dict[int, Any] = {}
+    handlers: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        found = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        handlers = {number: handler for number, handler in found.items() if callable(handler)}
 
     def handle(number: int, frame: FrameType | None) -> None:
         while frame is not None:
@@ -124,29 +127,21 @@ def _not_inside(sink: Sink) -> Iterator[None]:
                 sink.error = sink.error or KeyboardInterrupt()
                 return
             frame = frame.f_back
-        before[number](number, frame)
+        handlers[number](number, frame)
 
-    if threading.current_thread() is threading.main_thread():
-        held = {number: signal.getsignal(number) for number in signal.valid_signals()}
-        before = {number: handler for number, handler in held.items() if callable(handler)}
-    for number in before:
+    for number in handlers:
         signal.signal(number, handle)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
 # ---------- NumPy's own files: .npy and .npz, never with pickle
 
-MATRICES = ("counts", "X", "matrix", "Y", "data", "arr_0")
-"""Names of the array of counts, where there are several arrays."""
-
-SINGLE = b"\x93NUMPY"
-
-COLUMN = "sample_columns."
-"""What the names of labels begin with."""
+MATRICES = ("counts", "X", "matrix", "Y", "data", "arr_0")  # names of the counts among several arrays
+COLUMN = "sample_columns."  # what the names of labels begin with
 
 
 def read_npy(path: Path, limit: MemoryLimit) -> RawTable:
@@ -162,7 +157,7 @@ def read_npz(path: Path, limit: MemoryLimit) -> RawTable:
     """Read a sparse matrix of SciPy's `save_npz`, or the counts among several arrays."""
     # Opened here, because NumPy leaves a file open that is damaged.
     with open(path, "rb") as file:
-        if file.read(len(SINGLE)) == SINGLE:
+        if file.read(6) == b"\x93NUMPY":
             raise BadFileError(f"{path} holds one array, not several; name it .npy")
         check_npz(file, path, limit)
         with np.load(file, allow_pickle=False) as stored:
@@ -180,9 +175,15 @@ def _from_archive(path: Path, file: BinaryIO, stored: Mapping[str, Any]) -> RawT
         if hasattr(matrix, "check_format"):  # indices out of range would crash SciPy
             matrix.check_format(full_check=True)
     else:
-        name = _matrix_name(path, stored)
-        matrix = stored[name]
-        notes = (f"counts read from array {name!r}",)
+        tables = [name for name in names if stored[name].ndim == 2]
+        chosen = [name for name in MATRICES if name in tables] or tables
+        if len(tables) != 1 and chosen is tables:
+            there = ", ".join(f"{name} {stored[name].shape}" for name in names) or "nothing"
+            raise BadFileError(
+                f"{path} must hold one table of counts, called 'counts' if there are several; got {there}"
+            )
+        matrix = stored[chosen[0]]
+        notes = (f"counts read from array {chosen[0]!r}",)
     columns = {one.removeprefix(COLUMN): stored[one] for one in names if one.startswith(COLUMN)}
     samples, features = (
         stored[name].tolist() if name in names else None for name in ("sample_names", "feature_names")
@@ -190,25 +191,10 @@ def _from_archive(path: Path, file: BinaryIO, stored: Mapping[str, Any]) -> RawT
     return RawTable(matrix, samples, features, columns, notes)
 
 
-def _matrix_name(path: Path, stored: Mapping[str, Any]) -> str:
-    tables = [name for name in stored if stored[name].ndim == 2]
-    for name in MATRICES:
-        if name in tables:
-            return name
-    if len(tables) == 1:
-        return tables[0]
-    there = ", ".join(f"{name} {stored[name].shape}" for name in stored) or "nothing"
-    raise BadFileError(
-        f"{path} must hold one table of counts, called 'counts' if there are several; got {there}"
-    )
-
-
 # ---------- AnnData on disk: .h5ad and .zarr. Only what is asked for is read
 
 COUNTS = "counts"
-MISSING = "NA"
-CELL = 64
-"""Bytes that a label takes while it becomes text, besides the text itself."""
+CELL = 64  # bytes that a label takes while it becomes text, besides the text itself
 
 
 def element_io() -> Any:
@@ -227,30 +213,45 @@ def write_annotated(store: Any, adata: Any) -> None:
 
 
 def read_anndata(path: Path, layer: str | None, limit: MemoryLimit) -> RawTable:
-    """Read the counts, names and columns of obs."""
+    """Read the layer asked for (without one, X or the counts that stand in for it), names and obs."""
     read = element_io().read_elem
+    notes: tuple[str, ...] = ()
     with opened(path, limit) as store:
         if "obs" not in store or "var" not in store:
             raise BadFileError(f"{path} holds no AnnData: obs or var is missing; is it another kind of file?")
-        layers, has_raw = store.members("layers"), "raw/X" in store
-        place, matrix, notes = _chosen(path, store, layer, layers=layers, has_raw=has_raw)
+        layers, raw = store.members("layers"), ["raw"] if "raw/X" in store else []
+        place = f"layers/{layer}" if layer in layers else "raw/X" if layer in raw else "X"
+        if layer not in (None, "X", *layers, *raw):
+            known = ", ".join([*layers, "X", *raw])
+            raise BadFileError(f"{path} has no layer {layer!r}; choose one of {known}")
+        matrix = read(store.node(place)) if place in store else None
+        if layer is None and COUNTS in layers and (matrix is None or not holds_counts(matrix)):
+            why = "there is no X" if matrix is None else "X does not hold counts"
+            notes = (f"{why}: layer {COUNTS!r} was taken",)
+            matrix = read(store.node(f"layers/{COUNTS}"))
+        if matrix is None:
+            there = ", ".join(layers) or "there are none"
+            raise BadFileError(f"{path} has no X; choose a layer with --layer ({there})")
         names, columns = read_columns(store)
         var = read(store.node("raw/var" if place == "raw/X" else "var"))
-    others = [*(["raw"] if has_raw and place != "raw/X" else []), *(one for one in layers if one != layer)]
-    return RawTable(
-        matrix,
-        names,
-        var.index.tolist(),
-        columns,
-        notes,
-        hint=f"choose another layer with --layer ({', '.join(others)})" if others else "pass raw counts",
-    )
+    others = ", ".join(one for one in (*raw, *layers) if one != layer)
+    hint = f"choose another layer with --layer ({others})" if others else "pass raw counts"
+    return RawTable(matrix, names, var.index.tolist(), columns, notes, hint)
 
 
 def read_columns(store: Store) -> tuple[list[Any], dict[str, np.ndarray]]:
     """Read the names of the samples and the columns of obs."""
     obs = element_io().read_elem(store.node("obs"))
-    return obs.index.tolist(), {str(name): _column(obs[name], store.limit) for name in obs.columns}
+    store.limit.check(CELL * obs.size)
+    return obs.index.tolist(), {str(name): _labels(obs[name], store.limit) for name in obs.columns}
+
+
+def _labels(series: Any, limit: MemoryLimit) -> np.ndarray:
+    """Return labels as numbers or text; missing text is "NA"."""
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf":
+        return series.to_numpy()
+    values = zip(series.astype(object), series.isna(), strict=True)
+    return limit.text_array(["NA" if missing else str(one) for one, missing in values])
 
 
 def read_whole(path: Path, limit: MemoryLimit) -> Any:
@@ -284,43 +285,6 @@ def created_store(path: Path) -> Iterator[Any]:
         yield zarr.open_group(str(path), mode="w", zarr_format=2)
 
 
-def _chosen(
-    path: Path, store: Store, layer: str | None, *, layers: list[str], has_raw: bool
-) -> tuple[str, Any, tuple[str, ...]]:
-    """Read the layer asked for; without one, X or the counts that stand in for it."""
-    read = element_io().read_elem
-    if layer in layers:
-        return f"layers/{layer}", read(store.node(f"layers/{layer}")), ()
-    if layer == "raw" and has_raw:
-        return "raw/X", read(store.node("raw/X")), ()
-    if layer not in (None, "X"):
-        known = ", ".join([*layers, "X", *(["raw"] if has_raw else [])])
-        raise BadFileError(f"{path} has no layer {layer!r}; choose one of {known}")
-    matrix = read(store.node("X")) if "X" in store else None
-    if layer is None and COUNTS in layers and (matrix is None or not holds_counts(matrix)):
-        why = "there is no X" if matrix is None else "X does not hold counts"
-        return (
-            f"layers/{COUNTS}",
-            read(store.node(f"layers/{COUNTS}")),
-            (f"{why}: layer {COUNTS!r} was taken",),
-        )
-    if matrix is None:
-        raise BadFileError(
-            f"{path} has no X; choose a layer with --layer ({', '.join(layers) or 'there are none'})"
-        )
-    return "X", matrix, ()
-
-
-def _column(series: Any, limit: MemoryLimit) -> np.ndarray:
-    """Labels as numbers or text; missing text is "NA"."""
-    limit.check(CELL * len(series))
-    if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf":
-        return series.to_numpy()
-    missing = series.isna().to_numpy()
-    text = series.astype(object).to_numpy()
-    return limit.text_array([MISSING if gone else str(one) for one, gone in zip(text, missing, strict=True)])
-
-
 # ---------- MatrixMarket files: .mtx, and the folders of 10x with names beside them
 
 EXPRESSION = "Gene Expression"
@@ -333,7 +297,9 @@ def read_market(path: Path, limit: MemoryLimit) -> RawTable:
     """Read a matrix; one of 10x, with its names beside it, as the folder it is in."""
     if path.name.endswith(MATRIX) and _beside(path, FEATURES) and _beside(path, BARCODES):
         return read_market_folder(path.parent, limit, path)
-    return RawTable(_matrix(path, limit), notes=("a .mtx file has no names; rows were read as samples",))
+    return RawTable(
+        market_matrix(path, limit), notes=("a .mtx file has no names; rows were read as samples",)
+    )
 
 
 def read_market_folder(folder: Path, limit: MemoryLimit, matrix: Path | None = None) -> RawTable:
@@ -351,7 +317,7 @@ def read_market_folder(folder: Path, limit: MemoryLimit, matrix: Path | None = N
     if features is None or barcodes is None:
         missing = "features.tsv or genes.tsv" if features is None else "barcodes.tsv"
         raise BadFileError(f"{folder} has {matrix.name}, but no {missing} beside it; put it there")
-    counts, rows = _matrix(matrix, limit), _table(features, limit)
+    counts, rows = market_matrix(matrix, limit), _table(features, limit)
     names = [row[0] for row in _table(barcodes, limit)]
     if counts.shape != (len(rows), len(names)):
         raise BadFileError(
@@ -359,71 +325,46 @@ def read_market_folder(folder: Path, limit: MemoryLimit, matrix: Path | None = N
             f"{len(names)} barcodes in {barcodes.name}; the files do not belong together"
         )
     identifiers = [row[0] for row in rows]
-    named = [row[1] if len(row) > 1 else row[0] for row in rows]
+    symbols = [row[1] if len(row) > 1 else row[0] for row in rows]
     kinds = [row[2] for row in rows] if all(len(row) > 2 for row in rows) else None
-    return tenx_table(counts.T, names, identifiers, named=named, kinds=kinds)
+    return tenx_table(counts.T, names, identifiers, symbols=symbols, kinds=kinds)
 
 
 def tenx_table(
     counts: Any,
-    barcodes: Sequence[str],
+    barcodes: list[str],
     identifiers: Sequence[str],
     *,
-    named: Sequence[str],
+    symbols: Sequence[str],
     kinds: Sequence[str] | None,
 ) -> RawTable:
     """Put a table of 10x together: gene expression where there is more than that, symbols made unique."""
-    names, notes = symbols(identifiers, named)
+    twice = repeated(symbols)
+    shared, notes = set(twice), []
+    names = [
+        f"{name} ({identifier})" if name in shared else name
+        for identifier, name in zip(identifiers, symbols, strict=True)
+    ]
+    if twice:
+        notes = [f"symbols of several genes carry the gene's identifier: {len(twice)} (first {twice[0]!r})"]
     if kinds is not None and len(set(kinds)) > 1 and EXPRESSION in kinds:
-        keep = np.flatnonzero(np.array(kinds, dtype=object) == EXPRESSION)
+        keep = [j for j, kind in enumerate(kinds) if kind == EXPRESSION]
         others = Counter(kind for kind in kinds if kind != EXPRESSION)
         left_out = ", ".join(f"{n:,} x {kind}" for kind, n in others.items())
-        notes += (f"only features of type {EXPRESSION!r} were read; left out: {left_out}",)
+        notes.append(f"only features of type {EXPRESSION!r} were read; left out: {left_out}")
         counts, names = counts.tocsc()[:, keep], [names[j] for j in keep]
-    return RawTable(counts, list(barcodes), names, notes=notes)
-
-
-def symbols(identifiers: Sequence[str], named: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Symbols as names of features; those that stand for several genes carry their identifier as well.
-
-    >>> symbols(["ENSG1", "ENSG2", "ENSG3"], ["TBCE", "TBCE", "MX1"])[0]
-    ['TBCE (ENSG1)', 'TBCE (ENSG2)', 'MX1']
-    """
-    often = Counter(named)
-    twice = [name for name, n in often.items() if n > 1]
-    if not twice:
-        return list(named), ()
-    unique = [
-        f"{name} ({identifier})" if often[name] > 1 else name
-        for identifier, name in zip(identifiers, named, strict=True)
-    ]
-    note = f"symbols of several genes carry the gene's identifier: {len(twice)} (first {twice[0]!r})"
-    return unique, (note,)
+    return RawTable(counts, barcodes, names, notes=tuple(notes))
 
 
 def _beside(matrix: Path, names: Sequence[str]) -> Path | None:
-    """File of a name, with the prefix that the matrix has."""
-    ending = next(ending for ending in MATRIX if matrix.name.endswith(ending))
-    prefix = matrix.name.removesuffix(ending)
-    return next(
-        (matrix.with_name(prefix + name) for name in names if matrix.with_name(prefix + name).exists()), None
-    )
+    """Return the first of these files that is there, with the prefix that the matrix has."""
+    prefix = matrix.name.removesuffix(".gz").removesuffix("matrix.mtx")
+    places = (matrix.with_name(prefix + name) for name in names)
+    return next((place for place in places if place.exists()), None)
 
 
 def _table(path: Path, limit: MemoryLimit) -> list[list[str]]:
-    with text_file(path, limit) as file:
-        return kept_rows(rows_of(file, limit, delimiter="\t", quoting=csv.QUOTE_NONE), limit)
-
-
-def _matrix(path: Path, limit: MemoryLimit) -> Any:
-    try:
-        return market_matrix(path, limit)
-    except BadFileError:
-        raise
-    except (ValueError, OverflowError, TypeError) as error:
-        raise BadFileError(
-            f"{path} is not a whole MatrixMarket file ({error}); get another copy of it"
-        ) from error
+    return list(rows_of(path, limit, keep=math.inf, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 # ---------- the HDF5 files of 10x Genomics: Cell Ranger 3 and later, and 2
@@ -448,12 +389,12 @@ def read_tenx_h5(path: Path, genome: str | None, limit: MemoryLimit) -> RawTable
         kinds = None
         if "features" in group:
             features = group["features"]
-            identifiers, named = _strings(features["id"]), _strings(features["name"])
+            identifiers, symbols = _strings(features["id"]), _strings(features["name"])
             kinds = _strings(features["feature_type"]) if "feature_type" in features else None
         else:
-            identifiers, named = _strings(group["genes"]), _strings(group["gene_names"])
+            identifiers, symbols = _strings(group["genes"]), _strings(group["gene_names"])
         barcodes = _strings(group["barcodes"])
-    return tenx_table(counts, barcodes, identifiers, named=named, kinds=kinds)
+    return tenx_table(counts, barcodes, identifiers, symbols=symbols, kinds=kinds)
 
 
 def _place(path: Path, store: Store, genome: str | None) -> str:
@@ -499,17 +440,16 @@ def read_sets(path: str | os.PathLike[str]) -> dict[str, list[str]]:
     >>> read_sets(path)
     {'cycle': ['MKI67', 'TOP2A']}
     """
-    limit, sets = MemoryLimit(path), dict[str, list[str]]()
-    with text_file(Path(path), limit) as file:
-        for row in rows_of(file, limit, delimiter="\t"):
-            name, members = row[0].strip(), [one.strip() for one in row[2:] if one.strip()]
-            if not name or not members or name in sets:
-                what = "is there twice" if name in sets else "has no name or no features"
-                raise BadFileError(
-                    f"{path}: set {name!r} {what}; every line is a name, a description and features, "
-                    "with tabs between"
-                )
-            sets[name] = members
+    sets: dict[str, list[str]] = {}
+    for row in rows_of(Path(path), MemoryLimit(path), delimiter="\t"):
+        name, members = row[0].strip(), [one.strip() for one in row[2:] if one.strip()]
+        if not name or not members or name in sets:
+            what = "is there twice" if name in sets else "has no name or no features"
+            raise BadFileError(
+                f"{path}: set {name!r} {what}; every line is a name, a description and features, "
+                "with tabs between"
+            )
+        sets[name] = members
     if not sets:
         raise BadFileError(f"{path} has no sets; a line is a name, a description and features")
     return sets
@@ -585,23 +525,16 @@ def filter_table(
         raise BadFileError(
             f"{table.source or 'the table'}: filters left nothing ({'; '.join(report)}); lower them"
         )
-    kept = left if len(features) == m else left[:, features]
-    return Filtered(_part(table, kept, samples, features), samples, features, tuple(report))
-
-
-def _part(
-    table: CountTable, matrix: sparse.csr_array, samples: NDArray[np.intp], features: NDArray[np.intp]
-) -> CountTable:
-    if matrix.shape == table.shape:
-        return table
-    names, feature_names = table.sample_names, table.feature_names
-    counts = Counts(
-        SparseRows.from_scipy(matrix),
-        sample_names=None if names is None else names[samples],
-        feature_names=None if feature_names is None else feature_names[features],
-    )
-    columns = {name: values[samples] for name, values in table.sample_columns.items()}
-    return replace(table, counts=counts, sample_columns=columns)
+    if len(samples) < n or len(features) < m:
+        names, feature_names = table.sample_names, table.feature_names
+        counts = Counts(
+            SparseRows.from_scipy(left if len(features) == m else left[:, features]),
+            sample_names=None if names is None else names[samples],
+            feature_names=None if feature_names is None else feature_names[features],
+        )
+        columns = {name: values[samples] for name, values in table.sample_columns.items()}
+        table = replace(table, counts=counts, sample_columns=columns)
+    return Filtered(table, samples, features, tuple(report))
 
 
 # ---------- one door for every kind of file: read_table
@@ -621,7 +554,6 @@ ENDINGS = {
     ".npz": "npz",
     ".npy": "npy",
 }
-WITH_LAYERS = ("h5ad", "zarr", "10x h5")
 
 READERS: dict[str, Callable[[Path, MemoryLimit], RawTable]] = {
     "mtx": read_market,
@@ -645,11 +577,11 @@ def format_of(path: StrPath) -> str:
         if name.endswith(ending) and name != ending:
             return ENDINGS[ending]
     if place.is_dir():
-        return "zarr" if _is_zarr(place) else "texts" if holds_texts(place) else "10x folder"
-    known = ", ".join(ENDINGS)
+        zarr = any((place / name).exists() for name in (".zgroup", "zarr.json"))
+        return "zarr" if zarr else "texts" if holds_texts(place) else "10x folder"
     raise BadFileError(
-        f"{os.fspath(path)} has no ending that is known; use one of {known}, a 10x folder or a folder of "
-        "texts (.txt)"
+        f"{os.fspath(path)} has no ending that is known; use one of {', '.join(ENDINGS)}, a 10x folder or a "
+        "folder of texts (.txt)"
     )
 
 
@@ -713,10 +645,7 @@ def read_table(
     if not place.exists():
         raise FileNotFoundError(f"{name} does not exist; check the path (working folder: {Path.cwd()})")
     check_regular(place)
-    kind = _kind(place, text, stop_words)
-    if layer is not None and kind not in WITH_LAYERS:
-        raise BadFileError(f"{name} is a {kind} file, which has no layers; leave layer {layer!r} out")
-    _check_kind(place, kind)
+    kind = _kind(place, layer, text, stop_words)
     limit = MemoryLimit(place, max_memory)
     try:
         raw = _read(place, kind, limit, layer=layer, text=text, stop_words=stop_words)
@@ -732,17 +661,24 @@ def read_table(
     return checked(raw, source=name, kind=kind, fractions=fractions, limit=limit)
 
 
-def _kind(place: Path, text: str | None, stop_words: str | None) -> str:
-    """Return the format of a file, in which a column may hold texts."""
+def _kind(place: Path, layer: str | None, text: str | None, stop_words: str | None) -> str:
+    """Return the format of a file, which must go with what is asked for and with what is there."""
     kind = format_of(place)
-    if text is not None and kind in ("csv", "tsv"):
-        return "column of texts"
     if text is not None and kind == "texts":
         raise BadFileError(f"{place} is a folder of texts, which has no columns; leave --text {text} out")
-    if text is not None:
+    if text is not None and kind not in ("csv", "tsv"):
         raise BadFileError(f"{place} is a {kind} file; a column of texts (--text) is one of a .csv or .tsv")
-    if stop_words is not None and kind != "texts":
+    if text is None and stop_words is not None and kind != "texts":
         raise BadFileError(f"{place} is a {kind} file; stop words are for texts (--text names their column)")
+    kind = kind if text is None else "column of texts"
+    if layer is not None and kind not in ("h5ad", "zarr", "10x h5"):
+        raise BadFileError(f"{place} is a {kind} file, which has no layers; leave layer {layer!r} out")
+    if place.is_dir() and kind not in ("zarr", "10x folder", "texts"):
+        raise BadFileError(f"{place} is a folder, but a {kind} file was expected; name the file inside")
+    if place.is_file() and kind == "zarr":
+        raise BadFileError(f"{place} is a file, but .zarr is a folder; unpack it first")
+    if place.is_file() and place.stat().st_size == 0:
+        raise BadFileError(f"{place} is empty (0 bytes); get another copy of it")
     return kind
 
 
@@ -758,20 +694,6 @@ def _read(
     if kind == "10x h5":
         return read_tenx_h5(place, layer, limit)
     return READERS[kind](place, limit)
-
-
-def _check_kind(place: Path, kind: str) -> None:
-    folder = kind in ("zarr", "10x folder", "texts")
-    if place.is_dir() and not folder:
-        raise BadFileError(f"{place} is a folder, but a {kind} file was expected; name the file inside")
-    if place.is_file() and kind == "zarr":
-        raise BadFileError(f"{place} is a file, but .zarr is a folder; unpack it first")
-    if place.is_file() and place.stat().st_size == 0:
-        raise BadFileError(f"{place} is empty (0 bytes); get another copy of it")
-
-
-def _is_zarr(place: Path) -> bool:
-    return any((place / name).exists() for name in (".zgroup", "zarr.json"))
 
 
 def _short(error: BaseException) -> str:

@@ -36,8 +36,7 @@ from .counts import Counts
 
 Array = NDArray[np.float64]
 
-LARGEST_SPLIT = 2.0**53
-"""Above, a double no longer holds every whole number."""
+LARGEST_SPLIT = 2.0**53  # above, a double no longer holds every whole number
 
 
 def split_counts(

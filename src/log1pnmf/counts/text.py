@@ -1,4 +1,4 @@
-"""Tables as text: .csv and .tsv, with or without names."""
+"""Tables as text (.csv and .tsv, with or without names), and texts whose words are counted."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import io
 import math
 import os
 import re
-import sys
 import warnings
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from log1pnmf._common.checks import plural
-from log1pnmf._common.safe_files import TEXT, BadFileError, MemoryLimit, open_packed, read_number
+from log1pnmf._common.safe_files import TEXT, BadFileError, MemoryLimit, open_packed
 
 from .counts import Counts
 from .features import repeated
@@ -63,10 +63,8 @@ def plain_cell(cell: str) -> str:
 
 Names = NDArray[np.object_]
 Fractions = Literal["refuse", "allow"]
-ENTRY = 24
-"""Bytes that an entry takes while it is checked and compressed, besides those that were read."""
-SAMPLE_OR_FEATURE = 64
-"""Bytes that a row or column takes, also an empty one."""
+ENTRY = 24  # bytes that an entry takes while it is checked and compressed, besides those that were read
+SAMPLE_OR_FEATURE = 64  # bytes that a row or column takes, also an empty one
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,14 +80,10 @@ class RawTable:
 
     def transposed(self) -> RawTable:
         """Exchange samples and features; labels of samples would be labels of features and are dropped."""
-        dropped = sorted(self.sample_columns)
-        note = (f"transposed: columns {', '.join(dropped)} were dropped",) if dropped else ()
+        dropped = ", ".join(sorted(self.sample_columns))
+        note = (f"transposed: columns {dropped} were dropped",) if dropped else ()
         return RawTable(
-            self.matrix.T,
-            self.feature_names,
-            self.sample_names,
-            notes=(*self.notes, *note),
-            hint=self.hint,
+            self.matrix.T, self.feature_names, self.sample_names, notes=(*self.notes, *note), hint=self.hint
         )
 
 
@@ -169,14 +163,7 @@ class CountTable:
         return self.sample_columns[column]
 
 
-def checked(
-    raw: RawTable,
-    *,
-    source: str,
-    kind: str,
-    limit: MemoryLimit,
-    fractions: Fractions = "refuse",
-) -> CountTable:
+def checked(raw: RawTable, *, source: str, kind: str, limit: MemoryLimit, fractions: Fractions) -> CountTable:
     """Return a table of counts, after a check of what a reader found."""
     if fractions not in ("refuse", "allow"):
         raise ValueError(f"fractions must be 'refuse' or 'allow', got {fractions!r}")
@@ -189,8 +176,8 @@ def checked(
         )
     # before memory is set aside for as many rows and columns as the file says there are
     limit.check(SAMPLE_OR_FEATURE * sum(shape) + ENTRY * _n_entries(raw.matrix))
-    samples = _names(raw.sample_names, shape[0], f"{source}: samples", limit)
-    features = _names(raw.feature_names, shape[1], f"{source}: features", limit)
+    samples = _names(raw.sample_names, shape[0], f"{source}: samples")
+    features = _names(raw.feature_names, shape[1], f"{source}: features")
     notes = list(raw.notes)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -217,7 +204,7 @@ def checked(
             f"(first {twice[0]!r}); samples stay in the order of the file"
         )
     named = replace(counts, sample_names=samples, feature_names=features)
-    return CountTable(named, dict(raw.sample_columns), source, kind, tuple(notes))
+    return CountTable(named, raw.sample_columns, source, kind, tuple(notes))
 
 
 def _n_entries(matrix: Any) -> int:
@@ -227,10 +214,9 @@ def _n_entries(matrix: Any) -> int:
     return int(matrix.data.size) if sparse.issparse(matrix) else math.prod(matrix.shape)
 
 
-def _names(given: Sequence[Any] | None, n: int, what: str, limit: MemoryLimit) -> Names | None:
+def _names(given: Sequence[Any] | None, n: int, what: str) -> Names | None:
     if given is None:
         return None
-    limit.check(TEXT * len(given))
     if len(given) != n:
         raise BadFileError(f"{what} are {n}, but there are {len(given)} names; the file is incomplete")
     return np.array([str(name) for name in given], dtype=object)
@@ -238,7 +224,6 @@ def _names(given: Sequence[Any] | None, n: int, what: str, limit: MemoryLimit) -
 
 # ---------- tables as text: .csv and .tsv, with or without names
 
-DELIMITERS = ",;\t"
 INDEX_HEADER = re.compile(
     r"|unnamed: 0|index|ids?|names?|samples?|cells?|barcodes?|genes?|features?|rownames|doc(ument)?"
     r"|(cell|sample|gene)_id",
@@ -247,10 +232,8 @@ INDEX_HEADER = re.compile(
 """First cell of a header under which there are names, even where they are numbers."""
 
 LARGEST_CELL = 1 << 20
-HEAD = 50
-"""Rows from which the layout is found."""
-CHARACTER = 40
-"""Bytes that a character of a line can take while the line is split: cells of two take most."""
+HEAD = 50  # rows from which the layout is found
+CHARACTER = 60  # bytes that a character takes while a line is split or words are counted, at most
 
 
 @contextmanager
@@ -265,44 +248,44 @@ def text_file(path: Path, limit: MemoryLimit) -> Iterator[TextIO]:
         raise BadFileError(f"{path} is damaged ({error}); get another copy of it") from error
 
 
-def row_size(row: Sequence[str]) -> int:
-    """Return the bytes that a row of cells takes in memory."""
-    return 64 + sys.getsizeof(row) + sum(map(sys.getsizeof, row))
-
-
-def kept_rows(rows: Iterable[list[str]], limit: MemoryLimit) -> list[list[str]]:
-    """Return rows as a list, which must fit in memory."""
-    kept, size = [], 0
-    for row in rows:
-        size += row_size(row)
-        limit.check(size)
-        kept.append(row)
-    return kept
-
-
-def rows_of(file: TextIO, limit: MemoryLimit, *, first: str = "", **layout: Any) -> Iterator[list[str]]:
-    """Yield the rows that are not empty; one that needs too much memory is refused first."""
+def rows_of(
+    path: Path,
+    limit: MemoryLimit,
+    *,
+    keep: float = 0,
+    delimiter: str | None = None,
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL,
+) -> Iterator[list[str]]:
+    """Yield the rows that are not empty, of which the first `keep` must fit in memory together."""
     read = 0
 
-    def lines() -> Iterator[str]:
+    def counted(lines: Iterable[str]) -> Iterator[str]:
         nonlocal read
-        line = first or next_line(file, limit)
-        while line:
+        for line in lines:
             read += len(line)
             limit.check(CHARACTER * read)
             yield line
-            line = next_line(file, limit)
 
     csv.field_size_limit(LARGEST_CELL)
-    for row in csv.reader(lines(), **layout):
-        read = 0
-        if row:
-            yield row
+    with text_file(path, limit) as file:
+        longest = limit.size // CHARACTER + 2  # longer lines are certain to be refused
+        lines = counted(iter(partial(file.readline, longest), ""))
+        first = next((line for line in lines if line.strip()), "")
+        if "\0" in first:
+            raise BadFileError(f"{path} holds binary data, not text; is it another kind of file?")
+        given = csv.reader(
+            chain([first], lines), delimiter=delimiter or _delimiter(path, first), quoting=quoting
+        )
+        for number, row in enumerate(given):
+            read = read if number < keep else 0
+            if row:
+                yield row
 
 
-def next_line(file: TextIO, limit: MemoryLimit) -> str:
-    """Read the next line, or as much of it as is certain to be refused."""
-    return file.readline(max(2, limit.size // CHARACTER + 2))
+def _delimiter(path: Path, line: str) -> str:
+    if path.name.removesuffix(".gz").lower().endswith(".csv"):
+        return max(",;\t", key=line.count)
+    return "\t" if "\t" in line or not set(",; ") & set(line) else max(",; ", key=line.count)
 
 
 def read_text(path: Path, limit: MemoryLimit) -> RawTable:
@@ -312,23 +295,12 @@ def read_text(path: Path, limit: MemoryLimit) -> RawTable:
     those of the samples where one of its cells is not, or where its header says so. Columns without a single
     number are labels of the samples.
     """
-    with text_file(path, limit) as file:
-        while (first := next_line(file, limit)) and not first.strip():
-            pass
-        if "\0" in first:
-            raise BadFileError(f"{path} holds binary data, not text; is it another kind of file?")
-        rows = rows_of(file, limit, first=first, delimiter=_delimiter(path, first))
-        head = kept_rows(islice(rows, HEAD), limit)
-        if not head:
-            raise BadFileError(f"{path} is empty; use a file with counts")
-        layout = _Layout(path, head)
-        return layout.read(chain(head[layout.header :], rows), limit)
-
-
-def _delimiter(path: Path, line: str) -> str:
-    if path.name.removesuffix(".gz").lower().endswith(".csv"):
-        return max(DELIMITERS, key=line.count)
-    return "\t" if "\t" in line or ("," not in line and " " not in line) else max(", ", key=line.count)
+    rows = rows_of(path, limit, keep=HEAD)
+    head = list(islice(rows, HEAD))
+    if not head:
+        raise BadFileError(f"{path} is empty; use a file with counts")
+    layout = _Layout(path, head)
+    return layout.read(chain(head[layout.header :], rows), limit)
 
 
 class _Layout:
@@ -341,26 +313,23 @@ class _Layout:
         shifted = bool(body) and len(head[0]) == width - 1  # as R writes tables: no cell above the row names
         names = [plain_cell(cell) for cell in (["", *head[0]] if shifted else head[0])]
         self.header = int(shifted or _is_header(head[0], body))
-        shown = body if self.header else head
-        self.index = int(
-            any(not _is_number(row[0]) for row in shown)
-            or bool(self.header and INDEX_HEADER.fullmatch(names[0].strip()))
-        )
         self.names = names if self.header else None
-        self.labels = [
-            j
-            for j in range(self.index, width)
-            if body and self.header and all(len(row) > j and not _is_number(row[j]) for row in body)
-        ]
-        self.columns = [j for j in range(self.index, width) if j not in self.labels]
         if self.header and len(names) != width:
             raise BadFileError(
                 f"{path} has {len(names)} names in its first line, but {width} cells in the next; "
                 "the file is incomplete, or has another delimiter"
             )
+        named = bool(self.header and INDEX_HEADER.fullmatch(names[0].strip()))
+        self.index = int(named or not all(_is_number(row[0]) for row in (body if self.header else head)))
+        self.labels = [
+            j
+            for j in range(self.index, width)
+            if body and self.header and not any(len(row) <= j or _is_number(row[j]) for row in body)
+        ]
+        self.columns = [j for j in range(self.index, width) if j not in self.labels]
 
     def read(self, rows: Iterable[Sequence[str]], limit: MemoryLimit) -> RawTable:
-        kept: list[list[str]] = []  # names and labels of the samples
+        texts: dict[int, list[str]] = {j: [] for j in (*range(self.index), *self.labels)}
         indices, values, indptr = array("i"), array("d"), array("q", [0])
         size = 0
         for number, row in enumerate(rows, start=1 + self.header):
@@ -380,23 +349,21 @@ class _Layout:
             indices.frombytes(filled.astype(np.int32).tobytes())
             values.frombytes(numbers[filled].tobytes())
             indptr.append(len(indices))
-            if self.index or self.labels:
-                kept.append([plain_cell(row[j]) for j in (*range(self.index), *self.labels)])
-                size += row_size(kept[-1])
+            for j, column in texts.items():
+                column.append(plain_cell(row[j]))
+                size += TEXT + len(row[j])
             limit.check(size + 8 * len(indptr) + 24 * len(indices))
         matrix = sparse.csr_array(
             (np.frombuffer(values), np.frombuffer(indices, np.int32), np.frombuffer(indptr, np.int64)),
             shape=(len(indptr) - 1, len(self.columns)),
         )
-        columns = [list(column) for column in zip(*kept, strict=True)]
         names = self.names or []
-        labels = {names[j]: column for j, column in zip(self.labels, columns[self.index :], strict=False)}
         return RawTable(
             matrix,
-            (columns[0] if columns else []) if self.index else None,
+            texts[0] if self.index else None,
             [names[j] for j in self.columns] if names else None,
-            {name: limit.text_array(column) for name, column in labels.items()},
-            self._notes(list(labels)),
+            {names[j]: limit.text_array(texts[j]) for j in self.labels},
+            self._notes(),
         )
 
     def _not_a_number(self, number: int, row: Sequence[str]) -> str:
@@ -407,12 +374,13 @@ class _Layout:
             "correct it, or write 0 where nothing was counted"
         )
 
-    def _notes(self, labels: list[str]) -> tuple[str, ...]:
+    def _notes(self) -> tuple[str, ...]:
         read_as = (
             f"first line read as {'feature names' if self.header else 'counts: there are no feature names'}",
             f"first column read as {'sample names' if self.index else 'counts: there are no sample names'}",
         )
-        return (*read_as, f"read as labels, not counts: {', '.join(labels)}") if labels else read_as
+        labels = ", ".join(self.names[j] for j in self.labels) if self.names else ""
+        return (*read_as, f"read as labels, not counts: {labels}") if labels else read_as
 
 
 def _is_header(line: Sequence[str], body: Sequence[Sequence[str]]) -> bool:
@@ -426,18 +394,15 @@ def _is_header(line: Sequence[str], body: Sequence[Sequence[str]]) -> bool:
 
 def _is_number(cell: str) -> bool:
     try:
-        read_number(cell)
+        float(cell)
     except ValueError:
         return False
-    return True
+    return "_" not in cell  # Python's own way of writing 1_000
 
 
 # ---------- words counted in texts: a folder of .txt files, or a column of a table
 
 TEXT_FORMATS = ("texts", "column of texts")
-ENDINGS = (".txt", ".txt.gz")
-CHARACTER_OF_DOCUMENT = 60
-"""Bytes that a character of a text can take while its words are counted; most take far less."""
 
 
 def holds_texts(folder: Path) -> bool:
@@ -447,26 +412,22 @@ def holds_texts(folder: Path) -> bool:
 
 def read_folder(folder: Path, stop_words: str | None, limit: MemoryLimit) -> RawTable:
     """Count the words of all .txt files of a folder; names of folders in it are labels."""
-    files, texts, size = sorted(_files(folder)), [], 0
+    files, texts = sorted(_files(folder)), []
     for path in files:
         texts.append(_content(path, limit))
-        size += len(texts[-1])
-        limit.check(size)
+        limit.claim(CHARACTER * len(texts[-1]))
     names = [re.sub(r"\.txt(\.gz)?$", "", path.relative_to(folder).as_posix(), flags=re.I) for path in files]
     folders = [path.parent.relative_to(folder).as_posix() for path in files]
     labels = {"folder": limit.text_array(folders)} if set(folders) != {"."} else {}
-    return replace(_count_words(texts, stop_words, limit), sample_names=names, sample_columns=labels)
+    return replace(_count_words(folder, texts, stop_words), sample_names=names, sample_columns=labels)
 
 
 def read_column(path: Path, column: str, stop_words: str | None, limit: MemoryLimit) -> RawTable:
     """Count the words in a column of a table; the other columns are labels, or names of the documents."""
-    with text_file(path, limit) as file:
-        first = next_line(file, limit)
-        delimiter = max(DELIMITERS, key=first.count)
-        kept = kept_rows(rows_of(file, limit, first=first, delimiter=delimiter), limit)
-    if len(kept) < 2:
+    table = [[plain_cell(cell) for cell in row] for row in rows_of(path, limit, keep=math.inf)]
+    if len(table) < 2:
         raise BadFileError(f"{path} has no rows below its first line; use a table with a column of texts")
-    header, *rows = ([plain_cell(cell) for cell in row] for row in kept)
+    header, *rows = table
     if column not in header:
         raise BadFileError(f"{path} has no column {column!r}; choose one of those there: {', '.join(header)}")
     for number, row in enumerate(rows, start=2):
@@ -479,33 +440,32 @@ def read_column(path: Path, column: str, stop_words: str | None, limit: MemoryLi
     texts = columns.pop(column)
     names = columns.pop(header[0], None) if INDEX_HEADER.fullmatch(header[0].strip()) else None
     labels = {name: limit.text_array(values) for name, values in columns.items()}
-    return replace(_count_words(texts, stop_words, limit), sample_names=names, sample_columns=labels)
+    return replace(_count_words(path, texts, stop_words), sample_names=names, sample_columns=labels)
 
 
-def _count_words(texts: Sequence[str], stop_words: str | None, limit: MemoryLimit) -> RawTable:
+def _count_words(path: Path, texts: Sequence[str], stop_words: str | None) -> RawTable:
     """Count words with scikit-learn's CountVectorizer."""
     from sklearn.feature_extraction.text import CountVectorizer  # only texts need it
 
-    limit.check(CHARACTER_OF_DOCUMENT * sum(map(len, texts)))
-    counter = CountVectorizer(stop_words=_stop_words(stop_words))
+    left_out: list[str] | str | None = stop_words
+    if stop_words not in (None, "english"):
+        listed = Path(stop_words)
+        if not listed.is_file():
+            raise BadFileError(
+                f"stop words must be 'english' or a file with one word in a line, got {stop_words!r}"
+            )
+        lines = _content(listed, MemoryLimit(listed)).splitlines()
+        left_out = [line.strip().lower() for line in lines if line.strip()]
+    counter = CountVectorizer(stop_words=left_out)
     try:
         matrix = counter.fit_transform(texts)
     except ValueError as error:
         raise BadFileError(
-            f"{limit.path} has no words that are counted ({error}); is it the right folder or column?"
+            f"{path} has no words that are counted ({error}); is it the right folder or column?"
         ) from error
-    left_out = f", without stop words ({stop_words})" if stop_words else ""
-    note = f"words of two or more letters or digits, in lower case, as CountVectorizer counts them{left_out}"
+    note = "words of two or more letters or digits, in lower case, as CountVectorizer counts them"
+    note += f", without stop words ({stop_words})" if stop_words else ""
     return RawTable(matrix, feature_names=counter.get_feature_names_out().tolist(), notes=(note,))
-
-
-def _stop_words(given: str | None) -> list[str] | str | None:
-    if given is None or given == "english":
-        return given
-    path = Path(given)
-    if not path.is_file():
-        raise BadFileError(f"stop words must be 'english' or a file with one word in a line, got {given!r}")
-    return [line.strip().lower() for line in _content(path, MemoryLimit(path)).splitlines() if line.strip()]
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -513,7 +473,7 @@ def _files(folder: Path) -> Iterator[Path]:
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
-            if name.lower().endswith(ENDINGS) and not name.startswith("."):
+            if name.lower().endswith((".txt", ".txt.gz")) and not name.startswith("."):
                 yield Path(place) / name
 
 

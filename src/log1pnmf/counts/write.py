@@ -22,8 +22,6 @@ from log1pnmf._common.safe_files import BadFileError
 from .read import COLUMN, EXPRESSION, created_store, format_of, write_annotated
 from .text import CountTable, safe_cell
 
-# ---------- tables of counts to files: write_table
-
 WRITABLE = (".h5ad", ".zarr", ".mtx", ".mtx.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".npz", ".npy")
 ROWS_AT_ONCE = 256
 
@@ -57,25 +55,13 @@ def write_table(table: CountTable, path: StrPath, *, force: bool = False) -> tup
     array([[1, 0],
            [2, 5]], dtype=int32)
     """
-    kind = _kind(path)
-    with building(path, force=force) as temporary:
-        WRITERS[kind](table, temporary)
-    return _lost(table, kind)
-
-
-def _kind(path: StrPath) -> str:
-    place = Path(path)
-    if not place.suffix:
-        return "10x folder"
-    kind = format_of(place)
+    kind = format_of(path) if Path(path).suffix else "10x folder"
     if kind not in WRITERS:
         raise BadFileError(
             f"{os.fspath(path)} cannot be written: {kind} is only read; use {', '.join(WRITABLE)}"
         )
-    return kind
-
-
-def _lost(table: CountTable, kind: str) -> tuple[str, ...]:
+    with building(path, force=force) as temporary:
+        WRITERS[kind](table, temporary)
     lost = []
     named = table.sample_names is not None or table.feature_names is not None
     if kind in ("mtx", "npy") and named:
@@ -84,9 +70,6 @@ def _lost(table: CountTable, kind: str) -> tuple[str, ...]:
         names = ", ".join(table.sample_columns)
         lost.append(f"labels of the samples are not kept: {names}; .h5ad, .zarr and .npz keep them")
     return tuple(lost)
-
-
-# ---------------------------------------------------------------- one for each format
 
 
 def whole_numbers(matrix: sparse.csr_array) -> sparse.csr_array:
@@ -100,18 +83,11 @@ def whole_numbers(matrix: sparse.csr_array) -> sparse.csr_array:
 
 def _write_npz(table: CountTable, path: Path) -> None:
     matrix = whole_numbers(table.counts.to_scipy())
-    arrays = {
-        "format": np.array(b"csr"),
-        "shape": np.array(matrix.shape),
-        "data": matrix.data,
-        "indices": matrix.indices,
-        "indptr": matrix.indptr,
-    }
-    for name in ("sample_names", "feature_names"):
-        names = getattr(table, name)
-        if names is not None:
-            arrays[name] = names.astype(np.str_)
-    arrays |= {COLUMN + name: np.asarray(values) for name, values in sample_labels(table).items()}
+    arrays: dict[str, Any] = {"format": np.array(b"csr"), "shape": np.array(matrix.shape)}
+    arrays |= {name: getattr(matrix, name) for name in ("data", "indices", "indptr")}
+    names = {"sample_names": table.sample_names, "feature_names": table.feature_names}
+    arrays |= {name: given.astype(np.str_) for name, given in names.items() if given is not None}
+    arrays |= {COLUMN + name: values for name, values in sample_labels(table).items()}
     np.savez_compressed(path, **arrays)
 
 
@@ -122,29 +98,20 @@ def _write_npy(table: CountTable, path: Path) -> None:
         file.write(values.data)
 
 
-def _write_mtx(table: CountTable, path: Path) -> None:
-    _market(path, whole_numbers(table.counts.to_scipy()))
-
-
 def _write_folder(table: CountTable, path: Path) -> None:
     path.mkdir()
     n, m = table.shape
     features, samples = numbered(table.feature_names, m), numbered(table.sample_names, n)
-    _market(path / "matrix.mtx.gz", whole_numbers(table.counts.to_scipy()).T)
-    for name, rows in (
-        ("barcodes.tsv.gz", ([one] for one in samples)),
-        ("features.tsv.gz", ([one, one, EXPRESSION] for one in features)),
-    ):
-        with _text(path / name) as file:
-            for row in rows:
-                if any(mark in row[0] for mark in "\t\n\r"):
-                    raise BadFileError(
-                        f"{row[0]!r} cannot be a name in a 10x folder: it has a tab or line end"
-                    )
-                file.write("\t".join(row) + "\n")
+    _write_market(whole_numbers(table.counts.to_scipy()).T, path / "matrix.mtx.gz")
+    for file_name, names in (("barcodes.tsv.gz", samples), ("features.tsv.gz", features)):
+        with _text(path / file_name) as file:
+            for name in names:
+                if any(mark in name for mark in "\t\n\r"):
+                    raise BadFileError(f"{name!r} cannot be a name in a 10x folder: it has a tab or line end")
+                file.write(f"{name}\n" if names is samples else f"{name}\t{name}\t{EXPRESSION}\n")
 
 
-def _market(path: Path, matrix: Any) -> None:
+def _write_market(matrix: Any, path: Path) -> None:
     entries = sparse.coo_array(matrix)
     if entries.dtype.kind == "f":  # SciPy writes float32 with so many digits wrongly
         entries = entries.astype(np.float64)
@@ -155,11 +122,8 @@ def _market(path: Path, matrix: Any) -> None:
 def _write_text(table: CountTable, path: Path) -> None:
     n, m = table.shape
     matrix = whole_numbers(table.counts.to_scipy())
-    rows = (
-        row.tolist()
-        for start in range(0, n, ROWS_AT_ONCE)
-        for row in matrix[start : start + ROWS_AT_ONCE].toarray()
-    )
+    blocks = (matrix[start : start + ROWS_AT_ONCE].toarray() for start in range(0, n, ROWS_AT_ONCE))
+    rows = (row.tolist() for block in blocks for row in block)
     delimiter = "\t" if path.name.removesuffix(".gz").endswith((".tsv", ".txt")) else ","
     names = numbered(table.sample_names, n)
     write_csv(path, names, [("", *numbered(table.feature_names, m))], rows=rows, delimiter=delimiter)
@@ -189,9 +153,8 @@ def _write_anndata(table: CountTable, path: Path) -> None:
 def to_anndata(table: CountTable) -> Any:
     """Return an AnnData object of a table: counts in X, labels in obs."""
     n, m = table.shape
-    adata = _annotated(
-        numbered(table.sample_names, n), numbered(table.feature_names, m), sample_labels(table)
-    )
+    names = numbered(table.sample_names, n), numbered(table.feature_names, m)
+    adata = _annotated(*names, sample_labels(table))
     matrix = table.counts.to_scipy()
     adata.X = sparse.csr_matrix((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
     return adata
@@ -212,7 +175,7 @@ def sample_labels(table: CountTable) -> dict[str, np.ndarray]:
     """Columns of labels as numbers or text."""
     arrays = {name: np.asarray(values) for name, values in table.sample_columns.items()}
     return {
-        name: values.astype(np.str_) if values.dtype.kind not in "biuf" else values
+        name: values if values.dtype.kind in "biuf" else values.astype(np.str_)
         for name, values in arrays.items()
     }
 
@@ -245,7 +208,7 @@ def _text(path: Path) -> Iterator[TextIO]:
 WRITERS: dict[str, Callable[[CountTable, Path], None]] = {
     "npz": _write_npz,
     "npy": _write_npy,
-    "mtx": _write_mtx,
+    "mtx": lambda table, path: _write_market(whole_numbers(table.counts.to_scipy()), path),
     "10x folder": _write_folder,
     "csv": _write_text,
     "tsv": _write_text,
@@ -256,8 +219,7 @@ WRITERS: dict[str, Callable[[CountTable, Path], None]] = {
 
 # ---------- counts larger than memory, written block of rows by block of rows: write_chunks
 
-PIECE = 1 << 20
-"""Entries in one piece of an array on disk."""
+PIECE = 1 << 20  # entries in one piece of an array on disk
 
 
 def write_chunks(

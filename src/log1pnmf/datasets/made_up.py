@@ -21,8 +21,7 @@ DONORS = {
 }
 """Condition and chip of every donor: chips cross the conditions, donors do not."""
 
-ANSWERS = np.array([0.03, 0.10, 0.06, 0.5, 1.0, 0.7])
-"""Mean answer of the donors to interferon; controls have a little of it."""
+ANSWERS = np.array([0.03, 0.10, 0.06, 0.5, 1.0, 0.7])  # of the donors to interferon; controls have a little
 
 RESPONSE = {
     "B2M": 80.0,
@@ -40,11 +39,8 @@ RESPONSE = {
 }
 """Genes that answer to interferon, and the counts that an answer of 1 adds to a cell of average size."""
 
-TYPES, MOST_CELLS, MOST_GENES = 6, 80, 500
-"""Cell types (the most frequent), cells of each and genes (those with most counts) that are taken."""
-
-CHIP_SPREAD, DONOR_SPREAD = 0.5, 0.15
-"""Standard deviation of the logarithm of what chips and donors do to a gene."""
+TYPES, MOST_CELLS, MOST_GENES = 6, 80, 500  # the most frequent types, cells of each, genes with most counts
+CHIP_SPREAD, DONOR_SPREAD = 0.5, 0.15  # standard deviation of the logarithm of what they do to a gene
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,8 +44,7 @@ class HalfStep:
 class Sample:
     """Some rows of a problem whose counts are not in memory."""
 
-    problem: Problem  # of these rows; zeros are computed exactly, where those of the whole are adaptive
-    remake: Callable[[Problem], Engine]  # makes an engine for it
+    engine: Engine  # of these rows; zeros are computed exactly, where those of the whole are adaptive
     # called with one row of loadings, where all rows start, or one for each, with factors and the bounds of
     # the loadings; gives the loadings of all rows of the problem for these factors
     settle: Callable[[NDArray[np.float64], NDArray[np.float64], Bounds], Any]
@@ -55,7 +54,7 @@ class Sample:
 class Engine:
     """Computes half-steps of one problem. All factors are on the eta scale.
 
-    A subclass defines at least `half_step`, `evaluate` and the three methods about zeros.
+    A subclass defines at least `with_problem`, `half_step`, `evaluate` and the three methods about zeros.
     """
 
     problem: Problem
@@ -63,6 +62,10 @@ class Engine:
     """Whether effects of batches may be found in every iteration: `batch_sums`, and an engine with others."""
     rounds_loss: bool = False
     """Whether losses that come with steps are in single precision; that of ``loss`` never is."""
+
+    def with_problem(self, problem: Problem) -> Engine:
+        """Return an engine of the same kind for another problem of the same counts."""
+        raise NotImplementedError
 
     def adopt(self, array: Any, which: PairSide = "loadings") -> Any:
         """Bring loadings or factors to where the engine computes (`log1pnmf._common.arrays`).
@@ -143,8 +146,4 @@ class Engine:
 
     def next_effects(self, sums: Array) -> Array | None:
         """Take a Newton step of the effects of batches, from `batch_sums`; None where one is not enough."""
-        return None
-
-    def further_effects(self, to: Array, since: Array, beta: float) -> Array | None:
-        """Return ``to * (to / since) ** beta`` where the engine has a quick way for it; None otherwise."""
         return None

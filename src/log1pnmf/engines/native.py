@@ -18,8 +18,6 @@ from log1pnmf._core import (
     add_statistics,
     after_fork,
     collect_zeros,
-    effects_step,
-    further_effects,
     max_threads,
     mean_sums,
     run,
@@ -30,8 +28,8 @@ from log1pnmf._core import (
     zero_errors,
 )
 from log1pnmf.counts.compress import Pattern
-from log1pnmf.counts.counts import Counts
-from log1pnmf.model.batches import LARGEST_EFFECT, Batches
+from log1pnmf.model.batch_effects import newton_effects
+from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.dispersion import FEWEST_SAMPLES, N_BINS, MeanSpectrum
 from log1pnmf.model.noise import NegativeBinomial
@@ -56,7 +54,8 @@ def effective_threads(n_jobs: int | None) -> int:
     ``OMP_NUM_THREADS`` or threadpoolctl say so; -2 is all but one of them, and so on. A positive number is
     taken as it is, up to four for every processor (64 at least): more only cost memory.
     """
-    if n_jobs is not None and not _is_integer(n_jobs):
+    given: object = n_jobs
+    if given is not None and (isinstance(given, bool | np.bool_) or not isinstance(given, Integral)):
         raise TypeError(f"n_jobs must be a whole number or None, got {n_jobs!r}; pass -1 for all cores")
     if n_jobs == 0:
         raise ValueError("n_jobs must not be 0; pass -1 for all cores, -2 for all but one, or None")
@@ -68,43 +67,9 @@ def effective_threads(n_jobs: int | None) -> int:
     return min(int(n_jobs), max(64, 4 * (os.cpu_count() or 1)))
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
-
-
-# ---------- effects of batches in the compiled core: a Newton step, and extrapolation
+# ---------- the half-step in C++ (cpp/)
 
 Array = NDArray[np.float64]
-
-LEVEL_ERROR, LONGEST_STEP = 1e-9, 0.3
-"""Effects whose levels are off, or that are far from their optimum, need more than one Newton step."""
-
-
-def newton_step(kernel: str, batches: Batches, counts: Counts, sums: Array) -> Array | None:
-    """Take a Newton step of the effects for given sums of means; None where one is not enough."""
-    effects, n = batches.effects, batches.n_batches
-    sums_and_effects = batches.totals(counts), sums, effects, batches.logs
-    given = *sums_and_effects, batches.feature_weights(counts), batches.strength
-    after: Array = np.empty(effects.shape)
-    out = matrix, right, _, found = np.empty((n, n)), np.empty(n), after, np.empty(2)
-    effects_step(kernel, *given, np.empty(0), *out)
-    if not found[0] <= LEVEL_ERROR:
-        return None
-    z = np.asarray(np.linalg.lstsq(matrix, right, rcond=1e-12)[0], dtype=np.float64)
-    effects_step(kernel, *given, z, *out)
-    longest, change = found
-    if not longest <= LONGEST_STEP or max(after.max(), 1.0 / after.min()) > LARGEST_EFFECT:
-        return None
-    return after if change < 0.0 else effects
-
-
-def extrapolated_effects(kernel: str, to: Array, since: Array, beta: float) -> Array | None:
-    """Return ``to * (to / since) ** beta``; None where an effect has changed much."""
-    found: Array = np.empty(to.shape)
-    return found if further_effects(kernel, to, since, beta, LARGEST_EFFECT, found) else None
-
-
-# ---------- the half-step in C++ (cpp/)
 
 MOST_SIDES = 4
 """Sides that an engine keeps ready for the compiled core."""
@@ -159,6 +124,10 @@ class NativeEngine(Engine):
         self.n_threads = effective_threads(n_threads)
         self.kernel = choices[0] if kernel == "auto" else kernel
         self._sides: dict[Side, CoreSide] = {}
+
+    def with_problem(self, problem: Problem) -> NativeEngine:
+        """Return the same engine for another problem."""
+        return type(self)(problem, self.n_threads, self.kernel)
 
     def half_step(
         self,
@@ -251,11 +220,7 @@ class NativeEngine(Engine):
 
     def next_effects(self, sums: Array) -> Array | None:
         """See `Engine.next_effects`."""
-        return newton_step(self.kernel, self._batches, self.problem.counts, sums)
-
-    def further_effects(self, to: Array, since: Array, beta: float) -> Array | None:
-        """See `Engine.further_effects`; None where the effects have changed much."""
-        return extrapolated_effects(self.kernel, to, since, beta)
+        return newton_effects(self._batches, self.problem.counts, sums)
 
     @property
     def _batches(self) -> Batches:
@@ -273,9 +238,8 @@ class NativeEngine(Engine):
         zeros, problem = self.problem.zeros, self.problem
         if zeros is None:
             return means
-        exposure = problem.link.exposure_scale * problem.size_factors
         stored = zeros.by_sample if isinstance(zeros, AdaptiveZeros) else None
-        means += zeros.constant * self._batches.rest(problem.counts, exposure, stored)[0]
+        means += zeros.constant * self._batches.rest(problem.counts, problem.exposure, stored)[0]
         return np.maximum(means, 0.0, out=means)
 
     def _zeros(self, loadings: Array, factors: Array) -> tuple[str, CoreSide, Array, Array]:

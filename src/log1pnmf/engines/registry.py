@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -37,26 +36,7 @@ MATRICES, SQUARES = 6, 13
 """Copies of loadings and factors in the solver; K x K matrices of a thread, sums in 8 lanes among them."""
 
 
-def _native(problem: Problem, n_threads: int | None, verbose: int) -> Engine:
-    return NativeEngine(problem, n_threads)
-
-
-def _streaming(problem: Problem, n_threads: int | None, verbose: int) -> Engine:
-    return StreamingEngine(problem, n_threads, Passes() if verbose else None)
-
-
-def _torch(problem: Problem, n_threads: int | None, verbose: int) -> Engine:
-    from log1pnmf.engines.torch.engine import TorchEngine
-
-    return TorchEngine(problem, precision="float32" if _single_is_enough(problem.counts) else "float64")
-
-
-MAKERS: dict[str, Callable[[Problem, int | None, int], Engine]] = {
-    "native": _native,
-    "torch": _torch,
-    "streaming": _streaming,
-}
-ENGINES = ("auto", *MAKERS)
+ENGINES = ("auto", "native", "torch", "streaming")
 
 
 def supports(name: str, problem: Problem, row_solver: RowSolver) -> str | None:
@@ -157,7 +137,13 @@ def make_engine(
     why = supports(name, problem, row_solver)
     if why is not None:
         raise ValueError(f"engine={name!r} cannot be used here: {why}")
-    return MAKERS[name](problem, n_threads, verbose)
+    if name == "streaming":
+        return StreamingEngine(problem, n_threads, Passes() if verbose else None)
+    if name == "torch":
+        from log1pnmf.engines.torch.engine import TorchEngine
+
+        return TorchEngine(problem, precision="float32" if _single_is_enough(problem.counts) else "float64")
+    return NativeEngine(problem, n_threads)
 
 
 def _single_is_enough(counts: Counts) -> bool:
@@ -198,8 +184,11 @@ def check_memory(name: str, counts: Counts, n_components: int, n_threads: int) -
     needed = 8.0 * n_components * (n + m) * MATRICES + square * SQUARES * n_threads
     if name == "streaming":  # lower triangles of Hessians of every feature: of the sums and of one chunk
         needed += square * m
-    memory = _physical_memory()
-    if memory is not None and needed > memory:
+    try:
+        memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):  # the system does not tell
+        memory = np.inf
+    if needed > memory:
         raise ValueError(
             f"n_components={n_components} needs about {needed / 1e9:,.1f} GB of memory for matrices of "
             f"{n_components} x {n_components} numbers ({n_threads} threads) and the factors of {n} x {m} "
@@ -212,11 +201,3 @@ def check_memory(name: str, counts: Counts, n_components: int, n_threads: int) -
             f"{n_components} numbers is solved; use fewer factors",
             UserWarning,
         )
-
-
-def _physical_memory() -> float | None:
-    """Bytes of this machine; None where it does not say."""
-    try:
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, OSError, ValueError):
-        return None

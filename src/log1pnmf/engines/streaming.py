@@ -13,7 +13,7 @@ from log1pnmf._common.arrays import RowFile, Rows
 from log1pnmf.counts.chunks import OnChunk
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.passes import ChunkedCounts, Labels, Runner, runner_of
+from log1pnmf.counts.passes import ChunkedCounts, Labels
 from log1pnmf.model.batch_effects import dispersed_sums
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
@@ -336,10 +336,14 @@ class StreamingEngine(Engine):
         self.problem, self.counts = problem, cast(ChunkedCounts, problem.counts)
         on_cluster = self.counts.source.client is not None
         self.n_threads = 1 if on_cluster and n_threads is None else effective_threads(n_threads)
-        self._runner: Runner = self.counts.known.setdefault("runner", runner_of(self.counts.source))
+        self._runner = self.counts.runner
         self._on_chunk = self.counts.source.on_chunk if on_chunk is None else on_chunk
         self._last: _LastPass | None = None
         self._adopted: tuple[Any, Rows] | None = None
+
+    def with_problem(self, problem: Problem) -> StreamingEngine:
+        """Return the same engine for another problem."""
+        return type(self)(problem, self.n_threads, self._on_chunk)
 
     def adopt(self, array: Any, which: PairSide = "loadings") -> Any:
         """Take loadings as `Rows`; factors are left as they are."""
@@ -373,14 +377,7 @@ class StreamingEngine(Engine):
             bounds=bounds,
             n_threads=self.n_threads,
         )
-        return HalfStep(
-            step.values,
-            step.loss + self.problem.plain_constant,
-            step.gradient,
-            step.predicted_decrease,
-            step.n_rejected,
-            certain=False,
-        )
+        return replace(step, loss=step.loss + self.problem.plain_constant)
 
     def evaluate(self, side: Side, start: Any, design: Any) -> tuple[float, Any]:
         """Loss and gradient at `start`; see `Engine.evaluate`."""
@@ -443,7 +440,7 @@ class StreamingEngine(Engine):
 
     def sample(self) -> Sample:
         """Return the rows that the survey kept in memory."""
-        return Sample(self._kept(), self._in_memory, self.settle, self.counts.sample_index)
+        return Sample(self._in_memory(self._kept()), self.settle, self.counts.sample_index)
 
     def settle(self, row: Array, factors: Array, bounds: Bounds = NON_NEGATIVE) -> Rows:
         """Solve the loadings for given factors in one pass, from one row for all samples, or one for each."""
@@ -454,12 +451,8 @@ class StreamingEngine(Engine):
     # ---------------------------------------------------------------- inside
 
     def _batch_pass(self, problem: Problem, loadings: Any, factors: Any) -> Array:
-        model = ChunkModel.of(problem)
-        sums: Any = self._summed(
-            BatchPass(np.asarray(factors), model, problem.zeros, self.n_threads), loadings
-        )
-        found: Array = sums.values
-        return found
+        work = BatchPass(np.asarray(factors), ChunkModel.of(problem), problem.zeros, self.n_threads)
+        return cast(BatchSums, self._summed(work, loadings)).values
 
     def _summed(self, work: Any, loadings: Any) -> Any:
         """Run a pass that only sums up."""
@@ -497,7 +490,7 @@ class StreamingEngine(Engine):
 
         With dispersions it is less by ``1 + phi mean``, where each count is taken for its mean.
         """
-        totals, noise = self.counts.column_sums, self.problem.noise
+        totals, noise = self.counts.by_column.row_sums(), self.problem.noise
         if not isinstance(noise, NegativeBinomial):
             return totals
         squares = self.counts.tally.sums(self.counts.tally.values**2)

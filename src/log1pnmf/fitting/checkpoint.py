@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -47,17 +47,11 @@ class CheckpointWriter:
     before stays.
     """
 
-    def __init__(self, path: StrPath) -> None:
-        check_checkpoint(path)
-        self._path = path
-        self._identity: Mapping[str, Any] = {}
-        self._started = self._written = time.perf_counter()
-        self._unwritten: Progress | None = None
-
-    def begin(self, identity: Mapping[str, Any], rng: Random, started: float) -> None:
-        """Take note of what the fit is."""
+    def __init__(self, path: StrPath, identity: Mapping[str, Any], rng: Random, started: float) -> None:
         check_known(rng)
-        self._identity, self._started = identity, started
+        self._path, self._identity, self._started = path, identity, started
+        self._written = time.perf_counter()
+        self._unwritten: Progress | None = None
 
     def __call__(self, progress: Progress) -> None:
         """Take note of an iteration."""
@@ -155,7 +149,7 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
     for one in runs:
         History.check(one.history)
         one.changed.check((n, m))
-        if (one.changed.dispersion is None) != (settings["noise"] == "poisson"):
+        if (one.changed.noise is None) != (settings["noise"] == "poisson"):
             raise ValueError("the noise is not that of the settings")
         fitted = settings["size_factors"] == "fit" and np.isfinite(settings["c"])
         if fitted != (one.changed.size_factors is not None):
@@ -166,8 +160,8 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
         raise ValueError(f"start {progress.restart} of {settings['n_init']} cannot be")
     if (last.schedule is not None) != (settings["row_solver"] == "newton"):
         raise ValueError("the schedule of the extrapolation does not fit the settings")
-    schedule = () if last.schedule is None else last.schedule
-    if len(schedule) not in (0, 4) or not np.isfinite([*schedule, last.objective]).all():
+    schedule = () if last.schedule is None else astuple(last.schedule)
+    if not np.isfinite([*schedule, last.objective]).all():
         raise ValueError("the state of the solver must be finite numbers")
 
 

@@ -22,12 +22,13 @@ from log1pnmf._common.archive import (
     write_archive,
 )
 from log1pnmf._common.arrays import Rows
-from log1pnmf._common.checks import plural
+from log1pnmf._common.checks import check_choice, plural
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import FREE_KIND, KINDS, Structure
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise, Prior
+from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise
+from log1pnmf.model.predict import Rates
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros
 
@@ -40,9 +41,8 @@ SWEEP = "log1p_nmf_sweep"
 """In `uns`: the table of a sweep over c."""
 
 
-@dataclass(frozen=True)
 class Keys:
-    """Names under which one fit is kept.
+    """Names under which one fit is kept; `key_added` takes the place of the usual ones.
 
     >>> Keys().obsm, Keys().varm, Keys().uns
     ('X_log1p_nmf', 'log1p_nmf', 'log1p_nmf')
@@ -50,71 +50,28 @@ class Keys:
     'programmes'
     """
 
-    key_added: str | None = None  # one name for all three places, in place of the usual ones
-
-    def __post_init__(self) -> None:
-        if self.key_added is None:
-            return
-        if not isinstance(self.key_added, str):
-            raise TypeError(f"key_added must be a string, got {type(self.key_added).__name__}")
-        if not self.key_added or "/" in self.key_added:
+    def __init__(self, key_added: str | None = None) -> None:
+        if key_added is not None and not isinstance(key_added, str):
+            raise TypeError(f"key_added must be a string, got {type(key_added).__name__}")
+        if key_added is not None and (not key_added or "/" in key_added):
             raise ValueError(
-                f"key_added must be a name without '/' (in h5ad files a folder), got {self.key_added!r}"
+                f"key_added must be a name without '/' (in h5ad files a folder), got {key_added!r}"
             )
-
-    @property
-    def obsm(self) -> str:
-        """Of the loadings, samples x factors."""
-        return "X_log1p_nmf" if self.key_added is None else self.key_added
-
-    @property
-    def varm(self) -> str:
-        """Of the factors, features x factors."""
-        return "log1p_nmf" if self.key_added is None else self.key_added
-
-    @property
-    def dispersion(self) -> str:
-        """In `var`: of the features' dispersions, where the noise has them."""
-        return f"{self.varm}_dispersion"
-
-    @property
-    def mask(self) -> str:
-        """In `varm`: of the features that factors were to have, where there was a mask."""
-        return f"{self.varm}_mask"
-
-    @property
-    def uns(self) -> str:
-        """Of everything else."""
-        return "log1p_nmf" if self.key_added is None else self.key_added
-
-    @property
-    def markers(self) -> str:
-        """In `uns`: of the table of effects."""
-        return f"{self.uns}_markers"
-
-    @property
-    def std(self) -> str:
-        """In `obsm`: of the standard errors of the loadings given the factors."""
-        return f"{self.obsm}_std"
+        self.key_added, name = key_added, key_added or "log1p_nmf"
+        self.obsm = key_added or "X_log1p_nmf"  # loadings, samples x factors
+        self.std = f"{self.obsm}_std"  # in `obsm`: standard errors of the loadings given the factors
+        self.varm = name  # factors, features x factors
+        self.mask = f"{name}_mask"  # in `varm`: features that factors may have, where there was a mask
+        self.dispersion = f"{name}_dispersion"  # in `var`: where the noise has dispersions
+        self.uns = name  # everything else
+        self.markers = f"{name}_markers"  # in `uns`, as all that follow: table of effects
+        self.select = f"{name}_select"  # comparison of settings
+        self.evidence = f"{name}_evidence"  # evidence for every factor
+        self.usage = f"{name}_usage"  # comparison of groups
 
     def obs_column(self, factor: str) -> str:
-        """Column of `obs` with the loadings of a factor."""
+        """Return the column of `obs` with the loadings of a factor."""
         return factor if self.key_added is None else f"{self.key_added}_{factor}"
-
-    @property
-    def select(self) -> str:
-        """In `uns`: of a comparison of settings."""
-        return f"{self.uns}_select"
-
-    @property
-    def evidence(self) -> str:
-        """In `uns`: of what speaks for every factor."""
-        return f"{self.uns}_evidence"
-
-    @property
-    def usage(self) -> str:
-        """In `uns`: of the comparison of groups."""
-        return f"{self.uns}_usage"
 
 
 def c_name(c: float) -> str:
@@ -192,30 +149,16 @@ class Certificate:
     Parameters
     ----------
     log_likelihood : float
-        Full Poisson log-likelihood without approximation: exact, or an unbiased estimate.
-    standard_error : float
-        Standard error of `log_likelihood`; 0 if it is exact.
+        Full log-likelihood without approximation.
     approximate_log_likelihood : float or None
         Log-likelihood that the fit maximised; None for an exact fit.
-    n_sampled : int
-        Number of rows that were visited.
-    n_samples : int
-        Number of rows of the data.
     zeros_error : float
         Sum of the absolute errors at zero counts of an adaptive fit, which bounds `gap`; otherwise 0.
     """
 
     log_likelihood: float
-    standard_error: float
     approximate_log_likelihood: float | None
-    n_sampled: int
-    n_samples: int
     zeros_error: float = 0.0
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether every row was visited."""
-        return self.n_sampled == self.n_samples
 
     @property
     def gap(self) -> float:
@@ -224,14 +167,7 @@ class Certificate:
         return 0.0 if approximate is None else approximate - self.log_likelihood
 
     def __str__(self) -> str:
-        value = f"{self.log_likelihood:,.1f}"
-        if self.is_exact:
-            text = f"exact log-likelihood {value}"
-        else:
-            text = (
-                f"log-likelihood {value} +- {self.standard_error:,.1f} (estimated from "
-                f"{self.n_sampled:,} of {self.n_samples:,} samples)"
-            )
+        text = f"exact log-likelihood {self.log_likelihood:,.1f}"
         if self.approximate_log_likelihood is None:
             return f"{text}; the fit was exact, there is no gap"
         share = abs(self.gap / self.log_likelihood) if self.log_likelihood else 0.0
@@ -313,29 +249,6 @@ def check_factor_names(names: NDArray[Any], n_components: int) -> None:
         raise ValueError(f"every factor needs a name of its own, got {twice!r} twice")
 
 
-# ---------- what a fit keeps of the factors of which something was known
-
-
-def known_parts(
-    kinds: Sequence[str],
-    names: Sequence[str],
-    loadings: NDArray[np.float64],
-    factors: NDArray[np.float64],
-    mask: NDArray[np.bool_] | None,
-) -> tuple[Any, Any, Any]:
-    """Return loadings, factors and mask of a fit that were known, with their names; None where none are."""
-    own = np.array(kinds)
-    where = [np.flatnonzero(at) for at in (np.isin(own, KINDS[:2]), own == "factors", own == "mask")]
-    allowed = np.zeros((len(factors), 0), dtype=bool) if mask is None else mask
-    some = (own[where[0]] == "pattern") & (loadings[:, where[0]] > 0.0)
-    columns = (np.where(some, np.nan, loadings[:, where[0]]), factors[:, where[1]], allowed)
-    one, two, three = (
-        {names[int(k)]: column for k, column in zip(at, part.T, strict=True)} or None
-        for at, part in zip(where, columns, strict=True)
-    )
-    return one, two, three
-
-
 def check_kinds(kinds: list[str], mask: NDArray[Any] | None, n_features: int) -> None:
     """Refuse kinds that are not known, not in order, or do not go with the mask."""
     order = (*KINDS, FREE_KIND)
@@ -395,6 +308,7 @@ def check_fit(fit: Any) -> None:
         raise ValueError(f"settings are of another fit: {fit.settings}")
     if fit.asked.n_components > max(MOST_COMPONENTS, k):
         raise ValueError(f"n_components is {fit.asked.n_components:,}")
+    check_choice("scale", fit.scale, NORMALIZATIONS)
     if fit.settings.likelihood == "auto":
         raise ValueError("settings must be those of a finished fit")
     History.check(fit.history)
@@ -407,11 +321,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Changed:
-    """What renewals change in the problem of a fit: a run ends with it, and a checkpoint keeps it."""
+    """What updates change in the problem of a fit: a run ends with it, and a checkpoint keeps it."""
 
     zeros: AdaptiveZeros | None = None
-    dispersion: Array | None = None  # (m,)
-    prior: Prior | None = None  # of the dispersions
+    noise: NegativeBinomial | None = None
     effects: Array | None = None  # (B, m): of batches
     size_factors: Array | None = None  # (n,): where they are fitted
 
@@ -421,16 +334,10 @@ class Changed:
         noise, batches = problem.noise, problem.batches
         return cls(
             problem.zeros if isinstance(problem.zeros, AdaptiveZeros) else None,
-            getattr(noise, "dispersion", None),
-            getattr(noise, "prior", None),
+            noise if isinstance(noise, NegativeBinomial) else None,
             None if batches is None else batches.effects,
             None if problem.size_prior is None else problem.size_factors,
         )
-
-    @property
-    def noise(self) -> Noise:
-        """The noise of the problem."""
-        return POISSON if self.dispersion is None else NegativeBinomial(self.dispersion, self.prior)
 
     def put_into(self, problem: Problem) -> Problem:
         """Return the problem of a fit as it is after the changes."""
@@ -439,7 +346,7 @@ class Changed:
             batches = replace(batches, effects=self.effects)
         sizes = problem.size_factors if self.size_factors is None else self.size_factors
         zeros = problem.zeros if self.zeros is None else self.zeros
-        return replace(problem, size_factors=sizes, zeros=zeros, noise=self.noise, batches=batches)
+        return replace(problem, size_factors=sizes, zeros=zeros, noise=self.noise or POISSON, batches=batches)
 
     def check(self, shape: tuple[int, int]) -> None:
         """Refuse what does not fit n samples and m features; only a forged file holds that."""
@@ -448,16 +355,17 @@ class Changed:
             check_numbers("effects", effects, (len(effects), m), positive=True)
         if self.size_factors is not None:
             check_numbers("size_factors", self.size_factors, (n,), positive=True)
-        if self.dispersion is not None:
-            check_numbers("dispersion", self.dispersion, (m,), positive=self.prior is not None)
-        if self.prior is not None:
-            _check_finite("centre", self.prior.centre, (m,))
-            check_numbers("freedom", self.prior.freedom, (m,))
-            check_numbers("level", self.prior.level, (m,))
-            if not self.prior.spread > 0.0 or math.isinf(1.0 / self.prior.spread):
-                raise ValueError(f"spread must be positive, got {self.prior.spread}")
+        if self.noise is not None:
+            prior = self.noise.prior
+            check_numbers("dispersion", self.noise.dispersion, (m,), positive=prior is not None)
+            if prior is not None:
+                _check_finite("centre", prior.centre, (m,))
+                check_numbers("freedom", prior.freedom, (m,))
+                check_numbers("level", prior.level, (m,))
+                if not prior.spread > 0.0 or math.isinf(1.0 / prior.spread):
+                    raise ValueError(f"spread must be positive, got {prior.spread}")
         if self.zeros is not None:
-            _check_zeros(self.zeros, shape, 3 if self.dispersion is None else 5)
+            _check_zeros(self.zeros, shape, 3 if self.noise is None else 5)
 
 
 def _check_zeros(zeros: AdaptiveZeros, shape: tuple[int, int], n_coefficients: int) -> None:
@@ -486,6 +394,8 @@ def _check_finite(name: str, array: Any, shape: tuple[int, ...]) -> None:
 
 
 # ---------- order and scale of the factors as users see them; neither changes the model
+
+NORMALIZATIONS = ("max", "factor_max", "factor_sum", "none")
 
 LEAST_BASELINE = 0.5
 """Part of the average share of the signal that a factor has to carry to be taken for the baseline."""
@@ -529,7 +439,7 @@ def arranged(
 def factor_shares(loadings: Array, factors: Array) -> Array:
     """Return the share of the fitted signal ``sum_ij (L F')_ij`` that each factor carries; they sum to 1."""
     signal = loadings.sum(axis=0) * factors.sum(axis=0)
-    return signal / _or_one(signal.sum())
+    return signal / or_one(signal.sum())
 
 
 def sample_shares(loadings: Array, factors: Array) -> Array:
@@ -538,7 +448,7 @@ def sample_shares(loadings: Array, factors: Array) -> Array:
     Rows sum to 1; those of samples without any signal are 0. The scale of the factors does not matter.
     """
     signal = loadings * factors.sum(axis=0)
-    return signal / _or_one(signal.sum(axis=1, keepdims=True))
+    return signal / or_one(signal.sum(axis=1, keepdims=True))
 
 
 def evenness(loadings: Array) -> Array:
@@ -546,26 +456,27 @@ def evenness(loadings: Array) -> Array:
 
     A factor shared equally by some samples and absent from all others has the share of those samples.
     """
-    largest = _or_one(loadings.max(axis=0))
+    largest = or_one(loadings.max(axis=0))
     relative = loadings / largest
-    return relative.sum(axis=0) ** 2 / (len(loadings) * _or_one((relative**2).sum(axis=0)))
+    return relative.sum(axis=0) ** 2 / (len(loadings) * or_one((relative**2).sum(axis=0)))
 
 
 def scale_of(loadings: Array, factors: Array, normalize: str, kinds: Sequence[str] = ()) -> Array:
     """Divide loadings and multiply factors by this, column by column."""
-    scale = _scale_of(loadings, factors, normalize)
+    scale = np.ones(factors.shape[1])
+    if normalize == "max":
+        scale = or_one(loadings.max(axis=0))
+    elif normalize == "factor_max":
+        scale = 1.0 / or_one(factors.max(axis=0))
+    elif normalize == "factor_sum":
+        scale = 1.0 / or_one(factors.sum(axis=0))
     scale[[k for k, kind in enumerate(kinds) if kind in ("loadings", "factors")]] = 1.0
     return scale
 
 
-def _scale_of(loadings: Array, factors: Array, normalize: str) -> Array:
-    if normalize == "max":
-        return _or_one(loadings.max(axis=0))
-    if normalize == "factor_max":
-        return 1.0 / _or_one(factors.max(axis=0))
-    if normalize == "factor_sum":
-        return 1.0 / _or_one(factors.sum(axis=0))
-    return np.ones(factors.shape[1])
+def or_one(values: Any) -> Any:
+    """Return positive values as they are and 1 for all others, to divide by them."""
+    return np.where(values > 0.0, values, 1.0)
 
 
 def scaled(loadings: Array, factors: Array, scale: Array, order: Any = slice(None)) -> tuple[Array, Array]:
@@ -574,10 +485,6 @@ def scaled(loadings: Array, factors: Array, scale: Array, order: Any = slice(Non
         rows = Rows(loadings.shape, lambda start, stop: loadings[start:stop][:, order] / scale)
         return rows.to_array(), factors[:, order] * scale
     return loadings[:, order] / scale, factors[:, order] * scale
-
-
-def _or_one(values: Array) -> Array:
-    return np.where(values > 0.0, values, 1.0)
 
 
 # ---------- fit, the central object of the package
@@ -644,6 +551,8 @@ class Fit:
     whole : bool
         Whether the loadings are those of all samples that were fitted. Otherwise they are of some of them, or
         of new samples, while `data`, `stopped`, `objective` and `history` are of the fit itself.
+    scale : {"max", "factor_max", "factor_sum", "none"}
+        Scale of loadings and factors, see `normalized`.
     """
 
     loadings: Array
@@ -669,6 +578,7 @@ class Fit:
     factor_kinds: Names | None = None
     mask: NDArray[np.bool_] | None = None
     whole: bool = True
+    scale: str = "max"
 
     def __repr__(self) -> str:
         n, m = len(self.loadings), len(self.factors)
@@ -697,6 +607,12 @@ class Fit:
         sizes = self.size_factors[rows, None]
         return sizes if self.batches is None else sizes * self.batches.rows(rows)
 
+    @property
+    def rates(self) -> Rates:
+        """Means of the counts; ``fit.rates.of_rows(rows)`` computes those of some samples."""
+        own = (self.size_factors, self.dispersion, self.batches)
+        return Rates(self.loadings, self.factors, self.link, *own)
+
     def problem(self, counts: Counts, zeros: Zeros | None = None) -> Problem:
         """Return the problem of the counts of the fit, at its end, with some form of the `zeros`."""
         return Problem(counts, self.size_factors, self.link, zeros, self.noise, self.batches)
@@ -714,8 +630,7 @@ class Fit:
     @property
     def log_likelihood(self) -> float | None:
         """Exact, full log-likelihood; None if it was not computed (`messages` say why)."""
-        known = self.certificate
-        return known.log_likelihood if known is not None and known.is_exact else None
+        return None if self.certificate is None else self.certificate.log_likelihood
 
     @property
     def name(self) -> str:
@@ -744,7 +659,17 @@ class Fit:
     @property
     def known_parts(self) -> tuple[Any, Any, Any]:
         """Loadings, factors and mask that were known, as ``fixed_loadings=`` and so on take them, or None."""
-        return known_parts(self.kinds, self.factor_names, self.loadings, self.factors, self.mask)
+        own, names = np.array(self.kinds), self.factor_names
+        where = [np.flatnonzero(at) for at in (np.isin(own, KINDS[:2]), own == "factors", own == "mask")]
+        allowed = np.zeros((len(self.factors), 0), dtype=bool) if self.mask is None else self.mask
+        loadings = self.loadings[:, where[0]]
+        some = (own[where[0]] == "pattern") & (loadings > 0.0)
+        columns = (np.where(some, np.nan, loadings), self.factors[:, where[1]], allowed)
+        one, two, three = (
+            {names[int(k)]: column for k, column in zip(at, part.T, strict=True)} or None
+            for at, part in zip(where, columns, strict=True)
+        )
+        return one, two, three
 
     @property
     def feature_labels(self) -> Names:
@@ -767,12 +692,12 @@ class Fit:
         -------
         Fit
         """
-        if normalize == self.settings.normalize:  # some of its samples keep the scale of all
+        check_choice("normalize", normalize, NORMALIZATIONS)
+        if normalize == self.scale:  # some of its samples keep the scale of all
             return self
-        scale = scale_of(self.loadings, self.factors, normalize, self.kinds)
-        settings = replace(self.settings, normalize=normalize)
-        loadings, factors = scaled(self.loadings, self.factors, scale)
-        return replace(self, loadings=loadings, factors=factors, settings=settings)
+        by = scale_of(self.loadings, self.factors, normalize, self.kinds)
+        loadings, factors = scaled(self.loadings, self.factors, by)
+        return replace(self, loadings=loadings, factors=factors, scale=normalize)
 
     def of_samples(self, loadings: Array, size_factors: Array, batches: Batches | None, why: str) -> Fit:
         """Return the same factors with `loadings`, `size_factors` and `batches` of other samples.

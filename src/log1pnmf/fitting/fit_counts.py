@@ -13,7 +13,6 @@ from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from log1pnmf._common.archive import StrPath
 from log1pnmf._common.checks import (
@@ -25,7 +24,6 @@ from log1pnmf._common.checks import (
     plural,
     warn,
 )
-from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts, check_size_factors
 from log1pnmf.counts.features import repeated
 from log1pnmf.counts.splitting import split_counts
@@ -39,22 +37,22 @@ from log1pnmf.engines.registry import (
 )
 from log1pnmf.model.batch_effects import first_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.constraint import Structure
+from log1pnmf.model.constraint import Constraint
 from log1pnmf.model.dispersion import DispersionKind, renewed
-from log1pnmf.model.noise import NegativeBinomial, Noise
-from log1pnmf.model.predict import Rates, score_parts
+from log1pnmf.model.noise import NegativeBinomial
+from log1pnmf.model.predict import score_parts
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zeros import AdaptiveZeros, Quadratic
+from log1pnmf.model.zeros import AdaptiveZeros
 
 from .callbacks import Callback
 from .checkpoint import CheckpointWriter, check_checkpoint, fingerprint, load_checkpoint
 from .fit import Certificate, Fit
 from .fixed_factors import checksums, constraint_of, structure_of
 from .new_samples import project
-from .race import Given, find_start
-from .runs import Run, best_run
+from .race import find_start
+from .runs import Run, Runs
 from .settings import GIVEN, INITS, LARGEST_EXACT, Settings
-from .solver import PATIENCE, STATIONARY, largest_residual, residual_at
+from .solver import PATIENCE, STATIONARY, Iteration, largest_residual, residual_at
 from .starts import check_start, continued_start
 from .summary import note_on_sizes
 from .updates import LARGEST_STORED, first_noise, first_problem, update_of
@@ -67,7 +65,7 @@ class Request:
     """A fit that is asked for; make one with `Request.of`."""
 
     settings: Settings  # "given" stands for what the next three hold
-    # arrays; pair of arrays, `Fit` or function
+    # arrays; pair of arrays or `Fit`
     size_factors: Any = None
     dispersion: Any = None
     init: Any = None
@@ -84,7 +82,7 @@ class Request:
     checkpoint: StrPath | None = None
 
     def __post_init__(self) -> None:
-        if self.settings.n_init > 1 and self.init is not None and not callable(self.init):
+        if self.settings.n_init > 1 and self.init is not None:
             raise ValueError(
                 f"n_init must be 1 with a given start, got {self.settings.n_init}: all would be the same"
             )
@@ -116,7 +114,7 @@ class Request:
         if not isinstance(dispersion, str):
             given["dispersion"] = dispersion
         if isinstance(init, str) or ("init" in parameters and init is None):
-            check_choice("init", init, INITS, otherwise="(loadings, factors), a Fit or a function")
+            check_choice("init", init, INITS, otherwise="(loadings, factors) or a Fit")
         elif "init" in parameters:
             given["init"] = init
         seed = parameters.get("random_state", Settings.random_state)
@@ -154,7 +152,7 @@ class Request:
         return replace(self, settings=settings, init=init)
 
 
-SETTINGS = tuple(field.name for field in fields(Settings) if field.name != "normalize")
+SETTINGS = tuple(field.name for field in fields(Settings))
 RUNNING = ("n_jobs", "verbose")
 ONE_RUN = ("callbacks", "checkpoint")
 """What belongs to one run: parameters of `fit`, not of the model."""
@@ -169,83 +167,9 @@ def default_of(name: str) -> Any:
     return getattr(Settings if hasattr(Settings, name) else Request, name)
 
 
-# ---------- the exact log-likelihood of an approximate fit, computed or estimated
+# ---------- noise="auto": which noise the counts prefer, and why
 
 Array = NDArray[np.float64]
-
-SAMPLED_ENTRIES = 2e7
-"""Entries visited in about, where there are more than `LARGEST_EXACT`."""
-
-LEAST_ROWS = 30
-"""Rows that are sampled at least, so that there is a standard error."""
-
-BLOCK_ENTRIES = 1 << 20
-
-
-def certify(
-    fit: Fit,
-    counts: Counts,
-    *,
-    n_sampled: int | None = None,
-    seed: int = 0,
-    engine: Any = "auto",
-    n_jobs: int | None = None,
-) -> Certificate:
-    """Compute the exact log-likelihood of a fit, or estimate it where it has too many entries.
-
-    `n_sampled`: samples of an approximate fit to visit. By default all up to 2e8 entries, and above so many
-    that have about 2e7. Of other fits all are visited.
-
-    Some samples, drawn without replacement, estimate the difference between the exact and the approximate
-    log-likelihood, which is known in full: unbiased, and far more precise than scaling up their own exact
-    log-likelihood.
-    """
-    if fit.certificate is not None:
-        return fit.certificate
-    fit.check_whole("a certificate")
-    approximate, n = fit.approximate_log_likelihood, counts.n_samples
-    if n_sampled is None:
-        large = math.prod(counts.shape) > LARGEST_EXACT
-        n_sampled = max(LEAST_ROWS, math.ceil(SAMPLED_ENTRIES / counts.n_features)) if large else n
-    zeros = fit.settings.zeros
-    if approximate is None or n_sampled >= n or zeros is None:
-        return exact_log_likelihood(fit, counts, engine=engine, n_jobs=n_jobs)
-    in_memory, pool = counts.part_in_memory()
-    n_sampled = min(n_sampled, len(pool))
-    place = np.sort(np.random.default_rng(seed).choice(len(pool), size=n_sampled, replace=False))
-    excess = _excess(fit, in_memory.to_scipy()[place], pool[place], zeros)
-    spread = float(excess.std(ddof=1)) * math.sqrt((1.0 - n_sampled / n) / n_sampled)
-    return Certificate(
-        log_likelihood=approximate - n * float(excess.mean()),
-        standard_error=n * spread,
-        approximate_log_likelihood=approximate,
-        n_sampled=n_sampled,
-        n_samples=n,
-    )
-
-
-def exact_log_likelihood(
-    fit: Fit, counts: Counts, *, engine: Any = "auto", n_jobs: int | None = None
-) -> Certificate:
-    """Visit all entries once, with whatever engine suits."""
-    problem, n = fit.problem(counts), counts.n_samples
-    exact = -make_engine(engine, problem, n_jobs).loss(fit.loadings, fit.factors / fit.link.alpha)
-    return Certificate(exact, 0.0, fit.approximate_log_likelihood, n, n)
-
-
-def _excess(fit: Fit, matrix: sparse.csr_array, rows: NDArray[np.intp], zeros: Quadratic) -> Array:
-    """Approximate minus exact log-likelihood of the rows that the matrix holds: only zero counts differ."""
-    factors = fit.factors / fit.link.alpha
-    excess = np.empty(len(rows))
-    for block in dense_blocks(matrix.shape, BLOCK_ENTRIES):
-        eta = fit.loadings[rows[block]] @ factors.T
-        error = np.expm1(eta) - zeros.value(eta)
-        error[matrix[block].nonzero()] = 0.0
-        excess[block] = fit.link.exposure_scale * (fit.exposure(rows[block]) * error).sum(axis=1)
-    return excess
-
-
-# ---------- noise="auto": which noise the counts prefer, and why
 
 TEST_FRACTION = 0.2
 """Share of the counts that is scored."""
@@ -305,7 +229,8 @@ def choose_noise(request: Request, counts: Counts, fit: Callable[[Request, Count
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", convergence_warning())
         found = fit(quick, train)
-    return _compared(found, train, test, _kind(asked.dispersion))
+    kind = asked.dispersion if asked.dispersion in get_args(DispersionKind) else "feature"
+    return _compared(found, train, test, cast(DispersionKind, kind))
 
 
 def _split(counts: Counts, rng: np.random.Generator) -> tuple[Counts, Counts]:
@@ -315,19 +240,14 @@ def _split(counts: Counts, rng: np.random.Generator) -> tuple[Counts, Counts]:
         raise ValueError(f"noise='auto' holds out counts to choose: {error}; or name the noise") from error
 
 
-def _kind(dispersion: str) -> DispersionKind:
-    return cast(DispersionKind, dispersion) if dispersion in get_args(DispersionKind) else "feature"
-
-
 def _compared(fit: Fit, train: Counts, test: Counts, kind: DispersionKind) -> NoiseChoice:
     """Score the test part with the means of a fit, with and without dispersions."""
     alpha = fit.link.alpha
     problem = replace(fit.problem(train), zeros=None)
     dispersions, _ = renewed(problem, fit.loadings, fit.factors / alpha, kind=kind)
-    plain = Rates(fit.loadings, fit.factors, fit.link, fit.size_factors, None, fit.batches)
     scores: list[Any] = [
         score_parts(rates, train, test, test_fraction=TEST_FRACTION)
-        for rates in (plain, replace(plain, dispersion=dispersions.dispersion))
+        for rates in (fit.rates, replace(fit.rates, dispersion=dispersions.dispersion))
     ]
     gains = scores[1] - scores[0]
     error = float(gains.std(ddof=1)) * math.sqrt(len(gains)) if len(gains) > 1 else 0.0
@@ -337,14 +257,13 @@ def _compared(fit: Fit, train: Counts, test: Counts, kind: DispersionKind) -> No
 # ---------- the start that a user gave
 
 
-def given_start(request: Request, problem: Problem) -> Given | None:
+def given_start(request: Request, problem: Problem) -> tuple[Array, Array] | None:
     """Return the start that was given; what can be refused is refused here, before any work."""
-    init, n_components = request.init, request.settings.n_components
-    if isinstance(init, Fit):
-        return _continued(init, problem, request)
-    if init is None or callable(init):
-        return cast("Given | None", init)
-    return check_start(init, problem.counts.shape, n_components)
+    if request.init is None:
+        return None
+    if isinstance(request.init, Fit):
+        return _continued(request.init, problem, request)
+    return check_start(request.init, problem.counts.shape, request.settings.n_components)
 
 
 def _continued(fit: Fit, problem: Problem, request: Request) -> tuple[Array, Array]:
@@ -352,9 +271,13 @@ def _continued(fit: Fit, problem: Problem, request: Request) -> tuple[Array, Arr
     counts = problem.counts
     if counts.n_features != len(fit.factors):
         what = f"{len(fit.factors)} features, but the counts have {counts.n_features}"
-    elif _differ(fit.feature_names, counts.feature_names):
+    elif (
+        fit.feature_names is not None
+        and counts.feature_names is not None
+        and not np.array_equal(fit.feature_names, counts.feature_names)
+    ):
         j = int(np.argmax(fit.feature_names != counts.feature_names))
-        was, now = fit.feature_names[j], counts.feature_names[j]  # type: ignore[index]
+        was, now = fit.feature_names[j], counts.feature_names[j]
         what = f"other features (column {j} was {was!r}, now is {now!r})"
     else:
         before = None
@@ -366,10 +289,6 @@ def _continued(fit: Fit, problem: Problem, request: Request) -> tuple[Array, Arr
     raise ValueError(
         f"the fit to start from has {what}; pass the same features in the same order, or start without it"
     )
-
-
-def _differ(names: Any, others: Any) -> bool:
-    return names is not None and others is not None and not np.array_equal(names, others)
 
 
 # ---------- from counts to a Fit
@@ -441,87 +360,86 @@ def fit_log1p_nmf(counts: Any, n_components: int, *, resume: StrPath | None = No
 
 
 def run_request(request: Request, counts: Any, *, resume: StrPath | None = None) -> Fit:
-    """Fit what is asked for."""
-    asked = request.settings
+    """Fit what is asked for: the one way in for all faces."""
+    started, asked, rng = time.perf_counter(), request.settings, as_random(request.random_state)
     loaded = None if resume is None else load_checkpoint(resume)
-    rng = as_random(request.random_state)
-    started = time.perf_counter()
     data = as_counts(counts, asked.engine)
-    _check_enough(data, asked.n_components)
-    sizes = data.size_factors(asked.size_factors if request.size_factors is None else request.size_factors)
-    _check_sizes(asked, data)
-    given = _batches(request, data)
+    _check_enough(data, asked)
+    batches = None if request.batch is None else _batches(request, data)
     choice = choose_noise(request, data, run_request) if asked.noise == "auto" else None
     if choice is not None:
         request = replace(request, settings=asked.with_noise(choice.noise))
-    noise = _noise(request, data)
-    batches = given if given is not None and given.n_batches > 1 else None  # one is none, to the last bit
-    if batches is not None and (batches.effects == 1.0).all():
-        batches = first_effects(batches, data, sizes)
-    engine = resolve_engine(asked.engine, data, asked.n_components, asked.row_solver)
-    settings = request.settings.resolved(engine, data)
+    name = resolve_engine(asked.engine, data, asked.n_components, asked.row_solver)
+    settings = request.settings.resolved(name, data)
+    check_memory(name, data, asked.n_components, effective_threads(request.n_jobs))
     known = structure_of(data, settings, **{name: getattr(request, name) for name in KNOWN})
-    constraint = constraint_of(settings, known)
-    check_memory(engine, data, asked.n_components, effective_threads(request.n_jobs))
-
-    def remake(problem: Problem) -> Engine:
-        return make_engine(
-            engine, problem, request.n_jobs, row_solver=settings.row_solver, verbose=request.verbose
-        )
-
-    problem = first_problem(settings, data, sizes, noise, batches)
-    before = request.init
-    if settings.fits_sizes and isinstance(before, Fit) and before.size_factors.shape == sizes.shape:
-        problem = replace(problem, size_factors=before.size_factors)
-    init = given_start(request, problem)
-    identity = {}
+    constraint, problem = constraint_of(settings, known), _problem(request, settings, data, batches)
+    init = None if request.init is None else given_start(request, problem)
+    identity: dict[str, Any] = {}
     if loaded is not None or request.checkpoint is not None:  # it reads all counts
-        identity = fingerprint(settings, data, sizes, init, request.dispersion, batches=batches)
+        own = init, request.dispersion
+        identity = fingerprint(settings, data, problem.size_factors, *own, batches=problem.batches)
         identity["settings"] |= checksums(known)
     if loaded is not None:
         loaded.check_same(identity)
         rng, started = loaded.rng, started - loaded.seconds
     keep = None
     if request.checkpoint is not None:
-        keep = CheckpointWriter(request.checkpoint)
-        keep.begin(identity, rng, started)
-    run = best_run(
-        settings,
-        remake,
-        problem,
-        rng,
-        start=partial(
-            find_start,
-            settings=request.settings,
-            given=init,
-            known=known,
-            n_jobs=request.n_jobs,
-            verbose=request.verbose,
-        ),
-        update=update_of(settings, remake, data, batched=batches is not None, constraint=constraint),
-        known=known,
+        keep = CheckpointWriter(request.checkpoint, identity, rng, started)
+    n_jobs, verbose = request.n_jobs, request.verbose
+    engine = make_engine(name, problem, n_jobs, row_solver=settings.row_solver, verbose=verbose)
+    how: dict[str, Any] = {"settings": request.settings, "n_jobs": n_jobs, "verbose": verbose}
+    run = Runs(
+        settings=settings,
+        engine=engine,
+        rng=rng,
+        start=partial(find_start, given=init, known=known, **how),
+        constraint=constraint,
+        update=update_of(settings, data, batched=problem.batches is not None, constraint=constraint),
         callbacks=request.callbacks,
-        verbose=request.verbose,
-        resumed=None if loaded is None else loaded.progress,
+        verbose=verbose,
         keep=keep,
-    )
+    ).best(None if loaded is None else loaded.progress)
     if keep is not None:
         keep.close()
-    ended = remake(run.changed.put_into(problem))
+    ended = engine.with_problem(run.changed.put_into(problem))
+    fit = run.as_fit(settings, ended.problem, known=known)
     try:
-        fit = _finish(settings, ended, run, request, known)
+        fit = _finished(fit, run, request, ended, constraint)
     except KeyboardInterrupt:  # the fit is worth keeping without its last figures
-        fit = _finish(settings, ended, replace(run, stopped="interrupted"), request, known)
-    fit = replace(fit, batches=given if batches is None else fit.batches)
-    if choice is not None:
-        fit = replace(fit, messages=(str(choice), *fit.messages))
-    return replace(fit, asked=asked, seconds=time.perf_counter() - started)
+        fit = _finished(replace(fit, stopped="interrupted"), run, request, ended, constraint)
+    return replace(
+        fit,
+        asked=asked,
+        batches=fit.batches or batches,
+        messages=fit.messages if choice is None else (str(choice), *fit.messages),
+        seconds=time.perf_counter() - started,
+    )
 
 
-def _batches(request: Request, counts: Counts) -> Batches | None:
+def _problem(request: Request, settings: Settings, counts: Counts, batches: Batches | None) -> Problem:
+    """Return the problem with which a fit begins; an earlier fit gives the parameters it has found."""
+    sizes = counts.size_factors(
+        settings.size_factors if request.size_factors is None else request.size_factors
+    )
+    before = request.init if isinstance(request.init, Fit) else None
+    noise, dispersion = first_noise(settings, counts.n_features), request.dispersion
+    if dispersion is None and before is not None and len(before.factors) == counts.n_features:
+        dispersion = before.dispersion
+    if settings.noise != "poisson" and dispersion is not None:
+        noise = NegativeBinomial(one_for_each("dispersion", dispersion, counts.n_features))
+    if batches is not None and batches.n_batches == 1:
+        batches = None  # a single batch is the same as no batch
+    if batches is not None and (batches.effects == 1.0).all():
+        batches = first_effects(batches, counts, sizes)
+    problem = first_problem(settings, counts, sizes, noise, batches)
+    if settings.fits_sizes and before is not None and before.size_factors.shape == sizes.shape:
+        return replace(problem, size_factors=before.size_factors)
+    return problem
+
+
+def _batches(request: Request, counts: Counts) -> Batches:
     """Return the batches with which a fit begins; their effects are those of an earlier fit, or 1."""
-    if request.batch is None:
-        return None
     asked = request.settings
     totals = asked.size_factors == "total"
     own = Batches.of(request.batch, counts.shape, asked.batch_strength, by_counts=totals)
@@ -531,94 +449,80 @@ def _batches(request: Request, counts: Counts) -> Batches | None:
     return own
 
 
-def _check_sizes(asked: Settings, counts: Counts) -> None:
-    if asked.fits_sizes and not counts.in_memory:
-        raise ValueError(
-            "size_factors='fit' needs counts in memory, but these are in chunks; load them, or use "
-            "size_factors='total'"
-        )
-
-
-def _noise(request: Request, counts: Counts) -> Noise:
-    """Return the noise with which a fit begins."""
-    settings, known = request.settings, request.dispersion
-    if known is None and isinstance(request.init, Fit) and len(request.init.factors) == counts.n_features:
-        known = request.init.dispersion
-    if settings.noise == "poisson" or known is None:
-        return first_noise(settings, counts.n_features)
-    return NegativeBinomial(one_for_each("dispersion", known, counts.n_features))
-
-
 def check_any(counts: Counts) -> None:
     """Refuse counts that are all zero."""
     if counts.nnz == 0:
         raise ValueError(f"counts are all zero (shape {counts.shape}): pass data with at least one count")
 
 
-def _check_enough(counts: Counts, n_components: int) -> None:
-    """Refuse counts that are all zero, and warn where they are too few to tell the factors apart."""
+def _check_enough(counts: Counts, asked: Settings) -> None:
+    """Refuse counts that cannot be fitted, and warn where they are too few to tell the factors apart."""
     check_any(counts)
-    if min(counts.shape) < n_components:
+    if asked.fits_sizes and not counts.in_memory:
+        raise ValueError(
+            "size_factors='fit' needs counts in memory, but these are in chunks; load them, or use "
+            "size_factors='total'"
+        )
+    if min(counts.shape) < asked.n_components:
         warn(
-            f"n_components={n_components} is larger than the number of samples or features (shape "
+            f"n_components={asked.n_components} is larger than the number of samples or features (shape "
             f"{counts.shape}), which cannot determine so many; use at most {min(counts.shape)}",
             UserWarning,
         )
 
 
-def _finish(settings: Settings, engine: Engine, run: Run, request: Request, known: Structure | None) -> Fit:
-    last, problem = run.last, engine.problem
+def _finished(fit: Fit, run: Run, request: Request, engine: Engine, constraint: Constraint) -> Fit:
+    """Return a fit with its messages, KKT residual and certificate, and warn where it is not converged."""
+    settings, last, problem = fit.settings, run.last, engine.problem
     messages = _about_data(problem.counts)
     if run.start != settings.init:
         messages.append(f"init={settings.init!r} chose the start {run.start!r}")
-    kkt_residual = last.kkt_residual
-    if run.stopped != "interrupted":
-        constraint = constraint_of(settings, known)
-        kkt_residual = residual_at(engine, last.loadings, last.factors, constraint=constraint)
-    if run.stopped == "interrupted":
+    if fit.stopped != "interrupted":
+        residual = residual_at(engine, last.loadings, last.factors, constraint=constraint)
+        fit = replace(fit, kkt_residual=residual)
+    if fit.stopped == "interrupted":
         messages.append(f"interrupted after {last.index} iterations: the fit has not converged")
         warn(f"{messages[-1]}; the result is the state at that point", RuntimeWarning)
-    elif run.stopped == "callback":
+    elif fit.stopped == "callback":
         messages.append(f"stopped by a callback after {last.index} iterations")
-    elif run.stopped != "converged":
-        messages.append(f"not converged {_why_not(settings, run, kkt_residual)}")
+    elif fit.stopped != "converged":
+        messages.append(f"not converged {_why_not(fit, last)}")
         warn(messages[-1], convergence_warning())
     messages += _about_zeros(request.settings, settings, run, problem)
-    messages += _about_batches(engine, run)
+    if problem.batches is not None and fit.stopped != "interrupted":
+        messages.append(_about_batches(problem, problem.batches, last))
     if settings.size_factors == "fit" and not settings.fits_sizes:
         messages.append(
             "size factors are the totals: at c=inf the loadings absorb any size, so there is nothing to fit"
         )
-    fit = run.as_fit(settings, problem, known=known, kkt_residual=kkt_residual)
     about_sizes = note_on_sizes(fit, problem.counts) if settings.fits_sizes else None
     messages += [] if about_sizes is None else [about_sizes]
-    certificate = fit.certificate
-    if certificate is None:
-        certificate = _certificate(fit, problem.counts, request, messages)
-    return replace(fit, certificate=certificate, messages=tuple(messages))
+    if fit.certificate is None:
+        fit = replace(fit, certificate=_certificate(fit, problem.counts, request, messages))
+    return replace(fit, messages=tuple(messages))
 
 
-def _why_not(settings: Settings, run: Run, kkt_residual: float) -> str:
+def _why_not(fit: Fit, last: Iteration) -> str:
     """Describe why a fit that ran to its end has not converged, and what to do."""
-    change, tol = run.last.relative_change, settings.tol
-    if run.stopped == "stalled":
+    change, tol = last.relative_change, fit.settings.tol
+    if fit.stopped == "stalled":
         return (
-            f"after {run.last.index} iterations: no step lowers the objective any more, but this is not an "
-            f"optimum (KKT residual {kkt_residual:.1e}; at most {STATIONARY:.0e} at one). Counts or size "
+            f"after {last.index} iterations: no step lowers the objective any more, but this is not an "
+            f"optimum (KKT residual {fit.kkt_residual:.1e}; at most {STATIONARY:.0e} at one). Counts or size "
             "factors may differ by too many orders of magnitude: rescale or drop the extreme ones, or try "
             "another init"
         )
-    after = f"after max_iter={settings.max_iter} iterations"
+    after = f"after max_iter={fit.settings.max_iter} iterations"
     advice = "raise max_iter, or continue from here with init=fit"
     if change > tol:
         return (
             f"{after}: the last one still lowered the objective by {change:.1e} of its size (tol={tol:.1e}); "
             f"{advice}"
         )
-    if not run.last.kkt_residual <= largest_residual(tol):
+    if not last.kkt_residual <= largest_residual(tol):
         return (
             f"{after}: the last one gained less than tol={tol:.1e}, but this is a plateau and not an optimum "
-            f"(KKT residual {run.last.kkt_residual:.1e}; at most {largest_residual(tol):.0e} at one); "
+            f"(KKT residual {last.kkt_residual:.1e}; at most {largest_residual(tol):.0e} at one); "
             "raise max_iter"
         )
     return (
@@ -639,8 +543,10 @@ def _certificate(fit: Fit, counts: Counts, request: Request, messages: list[str]
             f"(computed up to {LARGEST_EXACT:,.0f})"
         )
         return None
-    certificate = exact_log_likelihood(fit, counts, engine=fit.settings.engine, n_jobs=request.n_jobs)
-    exact, gap = certificate.log_likelihood, certificate.gap
+    engine = make_engine(fit.settings.engine, fit.problem(counts), request.n_jobs)
+    exact = -engine.loss(fit.loadings, fit.factors / fit.link.alpha)
+    certificate = Certificate(exact, fit.approximate_log_likelihood)
+    gap = certificate.gap
     messages.append(f"the approximate log-likelihood differs from the exact one by {gap:,.0f}")
     if abs(gap) > POOR_APPROXIMATION * abs(exact) and abs(gap) > 1.0:
         share = f", {abs(gap / exact):.0%} of it" if exact else ""
@@ -676,12 +582,8 @@ def _about_zeros(asked: Settings, settings: Settings, run: Run, problem: Problem
     ]
 
 
-def _about_batches(engine: Engine, run: Run) -> list[str]:
+def _about_batches(problem: Problem, batches: Batches, last: Iteration) -> str:
     """Describe how much of the deviance the effects of batches take, and where they are largest."""
-    problem, last = engine.problem, run.last
-    batches = problem.batches
-    if batches is None or run.stopped == "interrupted":
-        return []
     # the zeros of chunks are found anew in every pass
     same = replace(problem, zeros=None) if problem.counts.in_memory else problem
     constant = problem.noise.constant(problem.counts)
@@ -697,7 +599,7 @@ def _about_batches(engine: Engine, run: Run) -> list[str]:
     if deviance > LEAST_DEVIANCE * problem.counts.total:
         share = without / deviance - 1.0
         taken = f"without their effects the deviance of this fit would be {share:.1%} larger"
-    return [f"{batches.n_batches} batches: {taken}; features that differ most: {listed}"]
+    return f"{batches.n_batches} batches: {taken}; features that differ most: {listed}"
 
 
 def _about_data(counts: Counts) -> list[str]:

@@ -28,18 +28,18 @@ from log1pnmf.model.zeros import quadratic
 from .callbacks import Callback, ProgressBar
 from .fit import arranged
 from .fixed_factors import beside_known, constraint_of, settled, within
-from .runs import Start, best_run
+from .runs import Runs, Start
 from .settings import GIVEN, Settings
-from .solver import Extrapolation, Iteration, Point, alternate, effects_of
-from .starts import adapt_start, check_start, initialize, lifted
+from .solver import Extrapolation, Iteration, Point, alternate, engine_at, finds_effects
+from .starts import adapt_start, initialize, lifted
 from .updates import AdaptiveUpdate, update_of
 
 # ---------- where a fit starts
 
 Array = NDArray[np.float64]
 
-Given: TypeAlias = tuple[Array, Array] | Callable[[Problem, int, Random], Any]
-"""Checked loadings and factors on the link scale, or a function that makes them."""
+Given: TypeAlias = tuple[Array, Array]
+"""Checked loadings and factors on the link scale."""
 
 
 def find_start(
@@ -94,9 +94,7 @@ def _given_start(
     engine: Engine, settings: Settings, rng: Random, given: Given, known: Structure | None, *, streamed: bool
 ) -> Point:
     """Make the user's start usable; what is known of factors is put into it."""
-    problem, K = engine.problem, settings.n_components
-    if callable(given):
-        given = check_start(given(problem, K, rng), problem.counts.shape, K)
+    problem = engine.problem
 
     def usable(loadings: Array, factors: Array) -> Point:
         if streamed:
@@ -137,9 +135,17 @@ def sampled_start(
         max_iter=SAMPLE_ITERATIONS,
     )
 
-    update = update_of(part, sample.remake, sample.problem.counts, batched=sample.problem.batches is not None)
+    problem = sample.engine.problem
+    update = update_of(part, problem.counts, batched=problem.batches is not None)
     here = None if known is None else known.of_samples(sample.rows)
-    run = best_run(part, sample.remake, sample.problem, rng, start=start, update=update, known=here)
+    run = Runs(
+        settings=part,
+        engine=sample.engine,
+        rng=rng,
+        start=start,
+        constraint=constraint_of(part, here),
+        update=update,
+    ).best()
     pair = Point(run.last.loadings, run.last.factors)
     return spread(engine, sample.settle, pair, constraint_of(settings, known)), run.start
 
@@ -274,7 +280,7 @@ class _Racer:
         identity = exact.problem.link.is_identity
         self.update = None if identity else AdaptiveUpdate(RACED_ERRORS, early=1.0)
         self.engine = exact if self.update is None else make(self.update.begin(exact))
-        self.effects = effects_of(exact, make)
+        self.effects = finds_effects(exact)
 
     def moved(self, pair: Point, objective: float, rng: Random, *, most: int, most_failed: int) -> Point:
         """Exchange some factors, again and again, and give the best point that was reached."""
@@ -297,8 +303,8 @@ class _Racer:
         One choice of zeros serves all starts, as long as its errors are small enough.
         """
         batches = self.exact.problem.batches
-        if self.effects is not None and batches is not None:  # every start begins with the same effects
-            self.engine = self.effects.at(self.engine, batches.effects)
+        if self.effects and batches is not None:  # every start begins with the same effects
+            self.engine = engine_at(self.engine, batches.effects)
         last = self._followed(Point(*start), FIRST_LOOK)
         self._updated(last)
         last = self._followed(Point(last.loadings, last.factors), n_iterations, last)
@@ -325,8 +331,8 @@ class _Racer:
             if n_small == 2:
                 break
         assert last is not None
-        if self.effects is not None:
-            self.engine = self.effects.at(self.engine, last.effects)
+        if self.effects:
+            self.engine = engine_at(self.engine, last.effects)
         return last
 
     def _updated(self, at: Iteration, error: float | None = None) -> None:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from log1pnmf.model.link import ShiftedLog
 
-from .fit import Fit
+from .fit import Fit, or_one
 
 Array = NDArray[np.float64]
 
@@ -71,15 +71,15 @@ def stand_ins(loadings: Array, size_factors: Array, excess: Array | None = None)
     if excess is not None:
         products, sums = np.maximum(products - excess, 0.0), np.maximum(sums, 0.0)
     largest = loadings.max(axis=0, initial=0.0)
-    own = products / _or_one(sums)[:, None]
+    own = products / or_one(sums)[:, None]
     constant = _constant_feature(products, sums)
     rest = own * ~np.eye(len(own), dtype=bool)
     more = (own + ALL_SAMPLES * sums / max(float(size_factors.sum()), 1e-300)) * ~np.eye(len(own), dtype=bool)
     missing, level = own.diagonal() * constant, more @ constant
-    stand_in = rest + (missing / _or_one(level))[:, None] * more
+    stand_in = rest + (missing / or_one(level))[:, None] * more
     comparable = (sums > 0.0) & (level > 0.0) & (stand_in <= REACH * largest).all(axis=1)
     rest = np.where(comparable[:, None], stand_in, rest)
-    return StandIns(own, rest, comparable, sums / _or_one(largest))
+    return StandIns(own, rest, comparable, sums / or_one(largest))
 
 
 def _constant_feature(products: Array, sums: Array) -> Array:
@@ -123,7 +123,7 @@ def rank_features(
     """
     around = stand_ins(loadings, size_factors)
     with_it, without = link.inverse(factors @ around.own.T), link.inverse(factors @ around.rest.T)
-    totals = with_it.sum(axis=0) / _or_one(without.sum(axis=0))
+    totals = with_it.sum(axis=0) / or_one(without.sum(axis=0))
     without = without * np.where(around.comparable, 1.0, totals)
     more, less = (ADDED_COUNTS + around.weight * rates for rates in (with_it, without))
     change = np.log(more / less)
@@ -137,7 +137,3 @@ def rank_features(
 def ranking_of(fit: Fit) -> Ranking:
     """Rank the features of a fit."""
     return rank_features(fit.loadings, fit.factors, fit.size_factors, fit.link, dispersion=fit.dispersion)
-
-
-def _or_one(values: Array) -> Array:
-    return np.where(values > 0.0, values, 1.0)

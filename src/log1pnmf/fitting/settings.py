@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from copy import copy
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from log1pnmf._common.checks import check_choice, check_number, check_whole
 from log1pnmf.counts.counts import SIZE_FACTORS, Counts
@@ -19,10 +17,9 @@ LIKELIHOODS = ("auto", "adaptive", "exact", *QUADRATICS)
 NOISES = ("poisson", "nb", "auto")
 DISPERSIONS = ("feature", "shared")
 INITS = ("auto", "rank1", "random", "nndsvd")
-NORMALIZATIONS = ("max", "factor_max", "factor_sum", "none")
 
 GIVEN = "given"
-"""Stands for what a user gave as arrays, as a function or as an engine of their own."""
+"""Stands for what a user gave as arrays."""
 
 LARGEST_EXACT = 2e8
 """Entries up to which the exact log-likelihood of an approximate fit is computed without being asked for.
@@ -44,7 +41,7 @@ SMALL, DENSE = 2e6, 0.25
 class Settings:
     """All settings of a fit. Parameters as in `log1pnmf.Log1pNMF`.
 
-    `size_factors`, `dispersion` and `init` are "given" where the user passed arrays or a function; these go
+    `size_factors`, `dispersion` and `init` are "given" where the user passed arrays; these go
     beside the settings in a `log1pnmf.fitting.fit_counts.Request`.
     """
 
@@ -65,7 +62,6 @@ class Settings:
     tol: float = 1e-9
     engine: str = "auto"
     random_state: int | None = 0
-    normalize: str = "max"  # scale of the arrays of a fit; no parameter, see `Fit.normalized`
 
     def __post_init__(self) -> None:
         check_whole("n_components", self.n_components, least=1)
@@ -99,8 +95,10 @@ class Settings:
         check_whole("max_iter", self.max_iter, least=1)
         check_number("tol", self.tol)
         check_engine(self.engine, self.row_solver)
-        check_choice("normalize", self.normalize, NORMALIZATIONS)
-        self._make_plain()
+        for name in FLOATS:  # plain numbers, so that settings compare and go into files
+            object.__setattr__(self, name, float(getattr(self, name)))
+        for name in ("n_components", "n_init", "max_iter"):
+            object.__setattr__(self, name, int(getattr(self, name)))
 
     def _check_noise(self) -> None:
         check_choice("noise", self.noise, NOISES)
@@ -121,31 +119,12 @@ class Settings:
 
     def with_noise(self, noise: str) -> Settings:
         """Return the same with a noise that was chosen; dispersions are those of "nb" only."""
-        return self._changed(noise=noise, dispersion=self.dispersion if noise == "nb" else "feature")
-
-    def _changed(self, **values: Any) -> Settings:
-        """Return a copy with other values, which are not checked again."""
-        other = copy(self)
-        for name, value in values.items():
-            object.__setattr__(other, name, value)
-        return other
-
-    def _make_plain(self) -> None:
-        """Replace the numbers of NumPy and the like, so that settings compare and go into files."""
-        plain: dict[str, Any] = {name: float(getattr(self, name)) for name in FLOATS}
-        plain |= {name: int(getattr(self, name)) for name in ("n_components", "n_init", "max_iter")}
-        for name, value in plain.items():
-            object.__setattr__(self, name, value)
+        return replace(self, noise=noise, dispersion=self.dispersion if noise == "nb" else "feature")
 
     @property
     def link(self) -> ShiftedLog:
         """The link function."""
         return ShiftedLog(self.c)
-
-    @property
-    def extrapolates(self) -> bool:
-        """Whether updates are extended along the last ones; the coordinate solver is the paper's, without."""
-        return self.row_solver == "newton"
 
     @property
     def fits_sizes(self) -> bool:
@@ -158,9 +137,9 @@ class Settings:
         if self.link.is_identity and self.noise == "poisson":
             likelihood = "exact"  # at sparse cost
         elif likelihood == "auto":
-            here = self._changed(engine=engine)
+            here = replace(self, engine=engine)
             likelihood = "adaptive" if here.why_exact(counts) is None else "exact"
-        return self._changed(likelihood=likelihood, engine=engine)
+        return replace(self, likelihood=likelihood, engine=engine)
 
     def why_exact(self, counts: Counts) -> str | None:
         """Describe why "auto" visits every zero count; None where it does not.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,11 @@ from log1pnmf.engines.base import Engine, HalfStep, PairSide, RowSolver
 from log1pnmf.model.batch_effects import renewed_effects
 from log1pnmf.model.batches import LARGEST_EFFECT, Batches
 from log1pnmf.model.constraint import FREE, NON_NEGATIVE, Bounds, Constraint
-from log1pnmf.model.objective import larger_residual, side_residual
-from log1pnmf.model.problem import Likelihood, Problem, Side
+from log1pnmf.model.objective import side_residual
+from log1pnmf.model.problem import Likelihood, Problem
 from log1pnmf.model.zeros import AdaptiveZeros
 
-# ---------- iteration, what the solver yields, with the state that it needs to resume
+# ---------- a point, and how far to go beyond each update
 
 Array = NDArray[np.float64]
 
@@ -40,14 +40,46 @@ class Point:
         loadings, factors = self.loadings / like(self.loadings, by), self.factors * like(self.factors, by)
         return replace(self, loadings=loadings, factors=factors)
 
-    def arrays(self) -> dict[str, Array]:
-        """Return the arrays by name."""
-        named = {"loadings": self.loadings, "factors": self.factors, "effects": self.effects}
-        return {name: array for name, array in named.items() if array is not None}
-
     def on_host(self) -> Point:
         """Return the same pair as NumPy arrays."""
         return replace(self, loadings=on_host(self.loadings), factors=on_host(self.factors))
+
+
+GROW, GROW_CEILING, SHRINK = 1.1, 1.02, 1.5
+"""Factors of beta and of its ceiling."""
+
+
+@dataclass(frozen=True)
+class Extrapolation:
+    """Schedule of the extrapolation parameter beta, after Ang and Gillis (2019).
+
+    Beta grows while extrapolated points lower the objective; when one does not, it shrinks and its ceiling
+    becomes the last value that worked. The ceiling itself grows slowly, up to 1.
+    """
+
+    after_warm_up: float = 0.5  # beta, once there were some plain updates
+    worked: float = 0.5
+    ceiling: float = 1.0
+    warm_up: int = 2  # plain updates that are still to come
+
+    @property
+    def beta(self) -> float:
+        """Extrapolation to apply to the next update; 0 is none."""
+        return 0.0 if self.warm_up > 0 else self.after_warm_up
+
+    def accepted(self) -> Extrapolation:
+        """Return the schedule after a point that lowered the objective."""
+        if self.warm_up > 0:
+            return replace(self, warm_up=self.warm_up - 1)
+        ceiling = min(1.0, self.ceiling * GROW_CEILING)
+        return Extrapolation(min(ceiling, self.after_warm_up * GROW), self.after_warm_up, ceiling, 0)
+
+    def rejected(self) -> Extrapolation:
+        """Return the schedule after an extrapolated point that raised the objective and was dropped."""
+        return replace(self, after_warm_up=self.after_warm_up / SHRINK, ceiling=self.worked)
+
+
+# ---------- iteration, what the solver yields, with the state that it needs to resume
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +108,7 @@ class Iteration:
     # all that the solver needs to go on from here as if it had not stopped; callbacks are not given it
     updated: Point | None = None  # what the two half-steps led to
     previous: Point | None = None  # where the direction of the next extrapolation begins
-    schedule: tuple[float, ...] | None = None  # `Extrapolation.state`; None without extrapolation
+    schedule: Extrapolation | None = None
 
     def on_host(self) -> Iteration:
         """Return the same iteration with NumPy arrays, and without what resuming needs."""
@@ -84,111 +116,44 @@ class Iteration:
         return replace(self, loadings=loadings, factors=factors, updated=None, previous=None, schedule=None)
 
 
-# ---------- how far to go beyond each update
-
-
-class Extrapolation:
-    """Schedule of the extrapolation parameter beta, after Ang and Gillis (2019).
-
-    Beta grows while extrapolated points lower the objective; when one does not, it shrinks and its ceiling
-    becomes the last value that worked. The ceiling itself grows slowly, up to `largest`. One object serves
-    one run of the solver.
-    """
-
-    def __init__(
-        self,
-        *,
-        start: float = 0.5,
-        grow: float = 1.1,
-        grow_ceiling: float = 1.02,
-        shrink: float = 1.5,
-        largest: float = 1.0,
-        warm_up: int = 2,
-    ) -> None:
-        self._grow, self._grow_ceiling, self._shrink = grow, grow_ceiling, shrink
-        self._largest, self._warm_up = largest, warm_up
-        self._beta = self._worked = start
-        self._ceiling = largest
-
-    @property
-    def beta(self) -> float:
-        """Extrapolation to apply to the next update; 0 is none."""
-        return 0.0 if self._warm_up > 0 else self._beta
-
-    def accepted(self) -> None:
-        """Take note that the last point lowered the objective."""
-        if self._warm_up > 0:
-            self._warm_up -= 1
-            return
-        self._worked = self._beta
-        self._ceiling = min(self._largest, self._ceiling * self._grow_ceiling)
-        self._beta = min(self._ceiling, self._beta * self._grow)
-
-    def rejected(self) -> None:
-        """Take note that the last extrapolated point raised the objective and was dropped."""
-        self._ceiling = self._worked
-        self._beta /= self._shrink
-
-    @property
-    def state(self) -> tuple[float, ...]:
-        """Where the schedule stands, for `restore`."""
-        return self._beta, self._worked, self._ceiling, float(self._warm_up)
-
-    def restore(self, state: tuple[float, ...]) -> None:
-        """Go on from where another schedule with the same parameters stood."""
-        self._beta, self._worked, self._ceiling, warm_up = state
-        self._warm_up = int(warm_up)
-
-
 # ---------- effects of batches as a third block of the solver, beside loadings and factors
-
-Remake: TypeAlias = Callable[[Problem], Engine]
 
 NEARLY_ONE, N_TERMS = 1.0 / 64.0, 8
 """So many terms of a series are exact to the last bit where ratios of effects are so near to 1."""
 
 
-@dataclass(frozen=True, eq=False)
-class Effects:
-    """Finds effects in every iteration, so that they are extrapolated with loadings and factors.
+def finds_effects(engine: Engine) -> bool:
+    """Return whether effects of batches are found in every iteration: where that costs less than one.
 
-    Found only now and then, effects and loadings would follow each other in thousands of small steps: most of
-    what an effect does to many features of a factor, the loadings of all samples of the batch can do, too.
+    Then they are extrapolated with loadings and factors. Found only now and then, effects and loadings would
+    follow each other in thousands of small steps: most of what an effect does to many features of a factor,
+    the loadings of all samples of the batch can do, too.
     """
-
-    remake: Remake  # makes an engine of the same kind for another problem of the same counts
-
-    def at(self, engine: Engine, effects: Array | None) -> Engine:
-        """Return the engine of the same problem with other effects."""
-        batches = engine.problem.batches
-        if effects is None or batches is None or effects is batches.effects:
-            return engine
-        return self.remake(with_exposure(engine.problem, batches=batches.with_effects(effects)))
-
-    def found(self, engine: Engine, point: Point, sums: Array | None) -> Array:
-        """Return effects that lower the objective of an engine's problem; their sums may be known.
-
-        With dispersions every step of the search visits all entries, and there is one.
-        """
-        problem, at = engine.problem, (point.loadings, point.factors)
-        if not problem.noise.zero_loss_is_mean:
-            return renewed_effects(problem, *at, dispersed=engine.dispersed_sums, n_steps=1)[0].effects
-        means = engine.batch_sums(*at) if sums is None else sums
-        near = engine.next_effects(means)
-        return renewed_effects(problem, *at, sums=lambda *_: means)[0].effects if near is None else near
-
-
-def effects_of(engine: Engine, remake: Remake) -> Effects | None:
-    """Return the steps of the effects where they cost less than an iteration, else None."""
     problem = engine.problem
-    if problem.batches is None or not (problem.noise.zero_loss_is_mean or problem.zeros is None):
-        return None
-    return Effects(remake) if engine.sums_batches_quickly else None
+    if problem.batches is None or not engine.sums_batches_quickly:
+        return False
+    return problem.noise.zero_loss_is_mean or problem.zeros is None
 
 
-def engine_at(engine: Engine, last: Iteration, remake: Remake) -> Engine:
-    """Return the engine with the effects of batches that an iteration found."""
-    return engine if last.effects is None else Effects(remake).at(engine, last.effects)
+def engine_at(engine: Engine, effects: Array | None) -> Engine:
+    """Return the engine of the same problem with other effects of batches; None changes nothing."""
+    batches = engine.problem.batches
+    if effects is None or batches is None or effects is batches.effects:
+        return engine
+    return engine.with_problem(with_exposure(engine.problem, batches=batches.with_effects(effects)))
+
+
+def next_effects(engine: Engine, point: Point, sums: Array | None) -> Array:
+    """Return effects that lower the objective of an engine's problem; their sums may be known.
+
+    With dispersions every step of the search visits all entries, and there is one.
+    """
+    problem, at = engine.problem, (point.loadings, point.factors)
+    if not problem.noise.zero_loss_is_mean:
+        return renewed_effects(problem, *at, dispersed=engine.dispersed_sums, n_steps=1)[0].effects
+    means = engine.batch_sums(*at) if sums is None else sums
+    near = engine.next_effects(means)
+    return renewed_effects(problem, *at, sums=lambda *_: means)[0].effects if near is None else near
 
 
 def with_exposure(problem: Problem, **changed: Any) -> Problem:
@@ -200,21 +165,12 @@ def with_exposure(problem: Problem, **changed: Any) -> Problem:
     if batches is None:
         n, m = problem.counts.shape
         batches = Batches(np.zeros(n, dtype=np.int32), np.ones((1, m)))
-    exposure = problem.link.exposure_scale * problem.size_factors
-    rest = batches.exposure_of_rest(problem.counts, exposure, zeros.by_sample)
+    rest = batches.exposure_of_rest(problem.counts, problem.exposure, zeros.by_sample)
     return replace(problem, zeros=zeros.with_exposure(rest))
 
 
-def further(to: Array | None, since: Array | None, beta: float, engine: Engine | None = None) -> Array | None:
-    """Extrapolate effects on the scale of their logarithms, where their levels are sums.
-
-    An engine may know a quicker way.
-    """
-    if to is None or since is None:
-        return to
-    near = None if engine is None else engine.further_effects(to, since, beta)
-    if near is not None:
-        return near
+def further(to: Array, since: Array, beta: float) -> Array:
+    """Extrapolate effects on the scale of their logarithms, where their levels are sums."""
     found = to / since
     found -= 1.0
     if np.abs(found).max(initial=0.0) > NEARLY_ONE:
@@ -294,6 +250,7 @@ def largest_residual(tol: float) -> float:
     return max(STATIONARY, 10.0 * math.sqrt(tol))
 
 
+@dataclass
 class Stopping:
     """Stop when the objective falls by less than `tol`, relative to its size, `patience` times in a row.
 
@@ -303,33 +260,24 @@ class Stopping:
     serves one run of the solver.
     """
 
-    def __init__(self, tol: float, patience: int = PATIENCE) -> None:
-        self._tol, self._patience = tol, patience
-        self._in_a_row = 0
-        self._restarted = False
+    tol: float
+    patience: int = PATIENCE
+    in_a_row: int = 0
+    restarted: bool = False  # whether the last iteration seen was
 
     def __call__(self, iteration: Iteration) -> bool:
         """Look at an iteration; True says stop."""
-        counts = not iteration.restarted or self._restarted
-        self._restarted = iteration.restarted
-        small = iteration.relative_change <= self._tol  # False for NaN, at the start
-        small = small and iteration.kkt_residual <= largest_residual(self._tol)
-        self._in_a_row = self._in_a_row + 1 if small and counts else 0
+        counts = not iteration.restarted or self.restarted
+        self.restarted = iteration.restarted
+        small = iteration.relative_change <= self.tol  # False for NaN, at the start
+        small = small and iteration.kkt_residual <= largest_residual(self.tol)
+        self.in_a_row = self.in_a_row + 1 if small and counts else 0
         return self.met
 
     @property
     def met(self) -> bool:
         """Whether the last iteration seen was one to stop at."""
-        return self._in_a_row >= self._patience
-
-    @property
-    def state(self) -> tuple[int, bool]:
-        """What is remembered of the iterations seen, for `restore`."""
-        return self._in_a_row, self._restarted
-
-    def restore(self, state: tuple[int, bool]) -> None:
-        """Go on from where another one with the same parameters stood."""
-        self._in_a_row, self._restarted = state
+        return self.in_a_row >= self.patience
 
 
 # ---------- the alternating solver: a generator of iterations, each two half-steps over the data
@@ -365,7 +313,7 @@ def alternate(
     max_iter: int = 1000,
     after: Iteration | None = None,
     renewed: bool = False,
-    effects: Effects | None = None,
+    effects: bool = False,
     residuals: bool = True,
 ) -> Iterator[Iteration]:
     """Minimise the loss and the penalties of loadings and factors within their bounds.
@@ -384,13 +332,13 @@ def alternate(
     `renewed`: the engine's problem is not that of `after`, which is looked at again, under the same index;
     the extrapolation goes on.
 
-    `effects`: finds the effects of batches after the two half-steps, starting from those of the engine's
-    problem; they are extrapolated as well. None: they stay as they are.
+    `effects`: whether to find the effects of batches after the two half-steps, starting from those of the
+    engine's problem; they are extrapolated as well.
     """
-    moves = _Moves(engine, constraint, row_solver, effects)
+    moves = _Moves(engine, constraint, row_solver, effects, *constraint.scales(factors.shape[1]))
     (leader, follower), started = ROLES[row_solver], time.perf_counter()
     batches = engine.problem.batches
-    own = None if effects is None or batches is None else batches.effects
+    own = batches.effects if effects and batches is not None else None
     good = moves.adopt(Point(loadings, factors, own))
     look, begin, accepted, beta = after is None or renewed, 0, math.inf, 0.0
     updated = point = plain = previous = good
@@ -400,7 +348,7 @@ def alternate(
         assert after.updated is not None
         assert after.previous is not None
         if extrapolation is not None and after.schedule is not None:
-            extrapolation.restore(after.schedule)
+            extrapolation = after.schedule
         begin, updated, previous = after.index, moves.adopt(after.updated), moves.adopt(after.previous)
         if not renewed:
             accepted = after.objective
@@ -412,7 +360,7 @@ def alternate(
         follow = moves.improve(follower, point, look_only=look, with_loss=False)
         tried = replace(point, **{follower: follow.values})
         lead = moves.improve(leader, tried, look_only=last, for_effects=True)
-        objective = moves.objective(lead.loss, tried)
+        objective = lead.loss + constraint.cost(tried.loadings, tried.factors) + moves.engine.problem.cost
         if first and math.isnan(objective):
             raise ValueError(
                 "the log-likelihood of the start is not a number: double precision cannot represent "
@@ -422,7 +370,7 @@ def alternate(
         if not objective <= accepted:
             restarted = True
             if extrapolation is not None and beta != 0.0:
-                extrapolation.rejected()
+                extrapolation = extrapolation.rejected()
                 point, previous, beta = plain, plain, 0.0
                 continue
             by_rounding = lead.certain or objective - accepted <= ROUNDING * abs(accepted)
@@ -432,13 +380,10 @@ def alternate(
             point = plain = previous = moves.rescale(updated)[0]
             continue
         if extrapolation is not None and not look:
-            extrapolation.accepted()
-        schedule = None if extrapolation is None else extrapolation.state
+            extrapolation = extrapolation.accepted()
         updated = replace(tried, **{leader: lead.values})
-        if effects is not None and not last:
-            updated = replace(
-                updated, effects=effects.found(moves.engine_at(updated), updated, lead.batch_sums)
-            )
+        if effects and not last:
+            updated = replace(updated, effects=next_effects(moves.engine, updated, lead.batch_sums))
         steps = {follower: follow, leader: lead}
         yield Iteration(
             index=index,
@@ -456,7 +401,7 @@ def alternate(
             effects=tried.effects,
             updated=updated,
             previous=previous,
-            schedule=schedule,
+            schedule=extrapolation,
         )
         first = look = restarted = False
         accepted, good, n_shortened = objective, tried, 0
@@ -465,29 +410,23 @@ def alternate(
 
 def residual_at(engine: Engine, loadings: Array, factors: Array, *, constraint: Constraint = FREE) -> float:
     """KKT residual of a point (`log1pnmf.model.objective.kkt_residual`); both sides are evaluated."""
-    point, moves = Point(loadings, factors), _Moves(engine, constraint, "newton")
+    scales = constraint.scales(factors.shape[1])
+    point, moves = Point(loadings, factors), _Moves(engine, constraint, "newton", False, *scales)
     looks = {which: moves.improve(which, point, look_only=True) for which in ROLES["newton"]}
     return moves.residual(point, **looks)
 
 
 @dataclass(eq=False)
 class _Moves:
-    """The half-steps of one problem, its objective and its free scale."""
+    """The half-steps of one problem, and its free scale."""
 
-    engine: Engine
+    engine: Engine  # with the effects of batches of the last point
     constraint: Constraint
     row_solver: RowSolver
-    effects: Effects | None = None
-    _scales: tuple[NDArray[np.bool_], Array] | None = None
-
-    def engine_at(self, at: Point) -> Engine:
-        """Return the engine with the effects of a point, and keep it: it is asked for more than once."""
-        if self.effects is not None:
-            self.engine = self.effects.at(self.engine, at.effects)
-        return self.engine
-
-    def objective(self, loss: float, at: Point) -> float:
-        return loss + self.constraint.cost(at.loadings, at.factors) + self.engine_at(at).problem.cost
+    effects: bool
+    # see `log1pnmf.model.constraint.Constraint.scales`
+    free: NDArray[np.bool_]
+    target: Array
 
     def adopt(self, pair: Point) -> Point:
         adopt = self.engine.adopt
@@ -502,8 +441,9 @@ class _Moves:
         with_loss: bool = True,
         for_effects: bool = False,
     ) -> HalfStep:
-        engine = self.engine_at(at)
-        problem = engine.problem
+        if self.effects:
+            self.engine = engine_at(self.engine, at.effects)
+        engine, problem = self.engine, self.engine.problem
         if which == "loadings":
             side, start, design = problem.loadings_side, at.loadings, at.factors
             bounds = self.constraint.loadings
@@ -519,52 +459,51 @@ class _Moves:
             bounds=bounds,
             row_solver=self.row_solver,
             with_loss=with_loss,
-            with_batch_sums=for_effects and self.effects is not None,
+            with_batch_sums=for_effects and self.effects,
         )
 
     def residual(self, at: Point, *, loadings: HalfStep, factors: HalfStep) -> float:
-        """KKT residual from the half-steps of either side."""
-        problem, bounds = self.engine.problem, self.constraint
-        by_loadings = _residual(problem.loadings_side, at.loadings, loadings, bounds.loadings)
-        by_factors = _residual(problem.factors_side, at.factors, factors, bounds.factors)
-        return larger_residual(by_loadings, by_factors, problem.counts.total)
+        """Return the KKT residual from the half-steps of either side.
+
+        Rows that have no counts, and are zero by decision, are left out.
+        """
+        problem, residuals = self.engine.problem, []
+        for side, values, step, bounds in (
+            (problem.loadings_side, at.loadings, loadings, self.constraint.loadings),
+            (problem.factors_side, at.factors, factors, self.constraint.factors),
+        ):
+            own, gradient = step.residual, step.gradient
+            if own is None and side.empty is not None:
+                penalty = like(gradient, bounds.penalty)
+                gradient = (gradient + penalty) * like(gradient, ~side.empty[:, None]) - penalty
+            residuals.append(float(side_residual(values, gradient, bounds) if own is None else own))
+        return max(residuals) / (problem.counts.total or 1.0)
 
     def onward(
         self, index: int, plain: Point, previous: Point, extrapolation: Extrapolation | None
     ) -> tuple[Point, Point, Point, float]:
         """Next point to try, the update it is extrapolated from, where its direction will begin, and beta."""
         beta = 0.0 if extrapolation is None else extrapolation.beta
-        by_two = not np.isfinite(self.scales(plain)[1]).any()  # `rescale` multiplies by powers of two
+        by_two = not np.isfinite(self.target).any()  # `rescale` multiplies by powers of two
         if not by_two or index % RESCALED_EVERY == 0:
             plain, previous = self.rescale(plain, previous)
         if beta == 0.0:
             return plain, plain, plain, beta
-        point = self.beyond(plain, previous, beta)
+        loadings = extrapolated(plain.loadings, previous.loadings, beta, LEAST_KEPT)
+        factors = extrapolated(plain.factors, previous.factors, beta, LEAST_KEPT)
+        effects, bounds = plain.effects, self.constraint
+        if effects is not None and previous.effects is not None:
+            effects = further(effects, previous.effects, beta)
+        point = Point(bounds.loadings.clip(loadings), bounds.factors.clip(factors), effects)
         if by_two:
             return point, plain, plain, beta
         point, scaled = self.rescale(point, plain)
         return point, plain, scaled, beta
 
-    def beyond(self, new: Point, old: Point, beta: float) -> Point:
-        """Extrapolate from `old` through `new`, within the bounds."""
-        loadings = extrapolated(new.loadings, old.loadings, beta, LEAST_KEPT)
-        factors = extrapolated(new.factors, old.factors, beta, LEAST_KEPT)
-        return Point(
-            self.constraint.loadings.clip(loadings),
-            self.constraint.factors.clip(factors),
-            further(new.effects, old.effects, beta, self.engine),
-        )
-
     def between(self, old: Point, new: Point) -> Point:
         """Go only a part of the way from `old` to `new`, and with the effects of `old`."""
         factors = old.factors + SHORTER * (new.factors - old.factors)
         return replace(new, factors=factors, effects=old.effects)
-
-    def scales(self, pair: Point) -> tuple[NDArray[np.bool_], Array]:
-        """See `log1pnmf.model.constraint.Constraint.scales`; the same for every pair."""
-        if self._scales is None:
-            self._scales = self.constraint.scales(pair.factors.shape[1])
-        return self._scales
 
     def rescale(self, pair: Point, *others: Point) -> tuple[Point, ...]:
         """Fix the free scale of every column, of `pair` and in the same way of `others`.
@@ -573,8 +512,8 @@ class _Moves:
         the columns' means are balanced to within a factor of two by powers of two, which changes no bit of
         any product. Columns with known entries keep theirs.
         """
-        free, target = self.scales(pair)
-        target, bounded, size = target.copy(), np.isfinite(target), np.zeros(len(free))
+        free, target = self.free, self.target.copy()
+        bounded, size = np.isfinite(target), np.zeros(len(free))
         if bounded.any():
             size[bounded] = column_max(pair.loadings)[bounded]
         if free.any():
@@ -587,14 +526,3 @@ class _Moves:
         if bounded.any():  # rounding
             scaled = replace(scaled, loadings=self.constraint.loadings.clip(scaled.loadings))
         return (scaled, *(other.scaled(by) for other in others))
-
-
-def _residual(side: Side, values: Array, step: HalfStep, bounds: Bounds) -> Any:
-    """Residual of a side; rows that have no counts, and are zero by decision, are left out."""
-    if step.residual is not None:
-        return step.residual
-    gradient = step.gradient
-    if side.empty is not None:
-        penalty = like(gradient, bounds.penalty)
-        gradient = (gradient + penalty) * like(gradient, ~side.empty[:, None]) - penalty
-    return side_residual(values, gradient, bounds)

@@ -137,7 +137,7 @@ def check_start(start: Any, shape: tuple[int, int], n_components: int) -> tuple[
     except (TypeError, ValueError):
         advice = "; pass its fit, model.fit_" if hasattr(start, "get_params") else ""
         raise ValueError(
-            f"init must be one of {', '.join(map(repr, INITS))} or (loadings, factors), a Fit or a function, "
+            f"init must be one of {', '.join(map(repr, INITS))}, (loadings, factors) or a Fit, "
             f"got {type(start).__name__}{advice}"
         ) from None
     checked = []

@@ -99,6 +99,9 @@ def note_on_sizes(fit: Fit, counts: Counts) -> str | None:
 
 # ---------- a fit in words
 
+NOISES = {"poisson": "Poisson", "nb": "negative binomial"}
+"""Values of `noise` in words."""
+
 MULTIPLY_UP_TO = 10.0
 """Largest c at which parts are described as multiplying: most rates that tell features apart are larger."""
 
@@ -228,7 +231,7 @@ def model_facts(fit: Fit) -> Iterator[tuple[str, str]]:
         yield "penalty", f"l1 = {settings.l1:g} on all factors but the baseline (factor 0), loadings <= 1"
     if fit.factor_kinds is not None:
         yield "known", _known(fit)
-    solver = f"{settings.row_solver}{', extrapolated' if settings.extrapolates else ''}"
+    solver = f"{settings.row_solver}{', extrapolated' if settings.row_solver == 'newton' else ''}"
     yield (
         "solver",
         f"{solver}, {plural(settings.n_init, 'start')} ({settings.init}), seed {settings.random_state}",
@@ -238,10 +241,10 @@ def model_facts(fit: Fit) -> Iterator[tuple[str, str]]:
 def noise_in_words(fit: Fit) -> str:
     """Describe how counts scatter around their means, and how much."""
     if fit.dispersion is None:
-        return "Poisson"
+        return NOISES["poisson"]
     kind = {"feature": "one for each feature", "shared": "the same for all features"}
     low, middle, high = np.quantile(fit.dispersion, (0.05, 0.5, 0.95))
-    text = f"negative binomial, dispersion {kind.get(fit.settings.dispersion, 'given')}: "
+    text = f"{NOISES['nb']}, dispersion {kind.get(fit.settings.dispersion, 'given')}: "
     return text + (
         f"{middle:.3g}" if low == high else f"{middle:.3g} (median; 90% in {low:.3g} to {high:.3g})"
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias, cast, get_args
+from typing import NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +21,11 @@ from log1pnmf.model.size_factors import WEIGHT, levelled
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose
 
 from .settings import Settings
-from .solver import Point, effects_of, with_exposure
+from .solver import Point, finds_effects, with_exposure
 
-# ---------- renewals
+# ---------- updates of the zeros that are visited
+
+Array = NDArray[np.float64]
 
 LARGEST_STORED = 1.0 / 3.0
 """Part of all entries from which visiting all of them costs less than visiting the poor ones."""
@@ -42,9 +43,6 @@ EARLY, LAST_EARLY = 10.0, 15
 BEYOND = 1e-9
 """Part of the objective that one side may have and the other not, before zeros are chosen anew."""
 
-Remake: TypeAlias = Callable[[Problem], Engine]
-"""Makes an engine of the same kind for another problem of the same counts."""
-
 
 class Update(NamedTuple):
     """A problem that takes the place of another one on the way."""
@@ -52,18 +50,6 @@ class Update(NamedTuple):
     problem: Problem
     gain: float = 0.0  # of ``loss + problem.cost`` by better parameters, all zeros visited
     point: Point | None = None  # where to go on, if loadings had to move along
-
-
-class ProblemUpdate(Protocol):
-    """Looks at a point now and then, and changes the problem where that is due."""
-
-    def begin(self, engine: Engine) -> Problem:
-        """Return the problem with which the start is found."""
-        ...
-
-    def __call__(self, engine: Engine, at: Point, loss: float, *, index: int, final: bool) -> Update | None:
-        """Return an update of the problem; None where the old one will do."""
-        ...
 
 
 def is_due(index: int, *, often: bool = False) -> bool:
@@ -93,7 +79,10 @@ class AdaptiveUpdate:
     ends_exact: bool = False
 
     def begin(self, engine: Engine) -> Problem:
-        """Choose by the mean rate of every feature; without a concave part, which would not hold for long."""
+        """Return the problem with which the start is found; zeros are chosen by the mean rates of features.
+
+        There is no concave part, which would not hold for long.
+        """
         problem = engine.problem
         rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
         profile = (problem.link.link(rates) / problem.link.alpha)[:, None]
@@ -103,7 +92,10 @@ class AdaptiveUpdate:
     def __call__(
         self, engine: Engine, at: Point, loss: float, *, index: int, final: bool, error: float | None = None
     ) -> Update | None:
-        """See `ProblemUpdate`; `error` is that of the quadratics at the point, where it is known."""
+        """Return an update of the problem, None where the old one will do.
+
+        `error`: of the quadratics at the point, where it is known.
+        """
         tolerance = self.tolerance * (1.0 if final or index > LAST_EARLY else self.early)
         problem, straight = engine.problem, not final and index < LAST_EARLY
         if not isinstance(problem.zeros, AdaptiveZeros):  # all are visited; by a poor start, perhaps
@@ -146,10 +138,6 @@ class AdaptiveUpdate:
         adaptive = AdaptiveZeros(chosen.quadratics, stored, exposure, chosen.caps, chosen.error)
         return replace(problem, zeros=adaptive)
 
-    def is_last(self, problem: Problem, *, final: bool) -> bool:
-        """Whether all zeros are visited from now on; of a problem that was fitted so far."""
-        return self.ends_exact and (final or problem.zeros is None)
-
 
 def _is_beyond(engine: Engine, at: Point) -> bool:
     """Whether a row has left where its concave part holds: then the objectives of the two sides differ."""
@@ -161,9 +149,7 @@ def _is_beyond(engine: Engine, at: Point) -> bool:
     return abs(one - other) > BEYOND * abs(one)
 
 
-# ---------- renewals of a model's parameters: size factors, dispersions, effects of batches
-
-Array = NDArray[np.float64]
+# ---------- updates of the parameters of the model: size factors, dispersions, effects of batches
 
 FIRST_DISPERSIONS = 7
 """Iterations with the same dispersion for all features before any are found. At the start they would have to
@@ -178,98 +164,93 @@ SMALL_GAIN = 0.01
 Where those are not wanted, zeros stay as they are: another choice would change the objective by more than was
 gained, and dispersions and choices could follow each other for ever."""
 
-KeepsZeros: TypeAlias = Literal["yes", "nearly", "no"]
-
-
-class Improvement(Protocol):
-    """Finds better parameters of the model for the loadings and factors there are."""
-
-    keeps_zeros: ClassVar[KeepsZeros]
-    """Whether the zeros of the problem that it gives are those of its parameters, or nearly so."""
-
-    def __call__(self, problem: Problem, at: Point, *, index: int, final: bool) -> Update:
-        """Return the problem with other parameters, and how much lower its objective is."""
-        ...
-
 
 @dataclass(frozen=True, eq=False)
 class ParameterUpdate:
     """Improves parameters of the model one after the other, and then chooses zeros anew."""
 
-    remake: Remake  # makes the engine of the renewed problem
-    improvements: tuple[Improvement, ...]  # each is given the problem that the one before has left
     tol: float  # what lowers the objective by less, relative to its size, is not worth an update
-    zeros: AdaptiveUpdate | None = None  # chooses zeros for new parameters, and where these stay
+    zeros: AdaptiveUpdate | None  # chooses zeros for new parameters, and where these stay
+    sizes: Constraint | None  # of the fit, where size factors are fitted
+    dispersion: DispersionKind | None  # where dispersions are fitted
+    effects: bool  # whether there are batches
 
     def begin(self, engine: Engine) -> Problem:
-        """Find the start with the parameters there are."""
+        """Return the problem with which the start is found, with the parameters there are."""
         return engine.problem if self.zeros is None else self.zeros.begin(engine)
 
     def __call__(self, engine: Engine, at: Point, loss: float, *, index: int, final: bool) -> Update | None:
-        """See `ProblemUpdate`."""
-        problem, here, kept, gained = engine.problem, at.on_host(), {"yes"}, 0.0
-        for improve in self.improvements:
-            better = improve(problem, here, index=index, final=final)
-            if better.gain > self.tol * abs(loss):
+        """Return an update of the problem, None where the old one will do."""
+        problem, here, gained = engine.problem, at.on_host(), 0.0
+        for improve in (self._sizes, self._dispersions, self._effects):
+            better = improve(engine, problem, here, index=index, final=final)
+            if better is not None and better.gain > self.tol * abs(loss):
                 problem, gained = better.problem, gained + better.gain
-                kept.add(improve.keeps_zeros)
                 if better.point is not None:
                     at = here = better.point
         if problem is engine.problem:
             return None if self.zeros is None else self.zeros(engine, at, loss, index=index, final=final)
-        if kept != {"yes"}:
+        if (
+            problem.noise is not engine.problem.noise
+        ):  # zeros that are visited are nearly those of the new one
             exact = replace(problem, zeros=None)
             if self.zeros is None:
                 return Update(exact, gained, at)
             small = final and gained <= SMALL_GAIN * self.zeros.tolerance * abs(loss)
-            if self.zeros.is_last(engine.problem, final=small):
+            if self.zeros.ends_exact and (small or engine.problem.zeros is None):
                 return Update(exact, gained, at)
-            if not small or "no" in kept:
+            if not small:
                 early = not final and index < LAST_EARLY
                 tolerance = self.zeros.tolerance * (self.zeros.early if early else 1.0)
-                fresh = self.zeros.chosen(self.remake(exact), at, loss, tolerance, straight=early)
+                fresh = self.zeros.chosen(engine.with_problem(exact), at, loss, tolerance, straight=early)
                 return Update(fresh, gained, at)
         if self.zeros is not None and (final or is_due(index)):
-            again = self.zeros(self.remake(problem), at, loss, index=index, final=final)
+            again = self.zeros(engine.with_problem(problem), at, loss, index=index, final=final)
             problem = problem if again is None else again.problem
         return Update(problem, gained, at)
 
-
-@dataclass(frozen=True)
-class BetterDispersions:
-    """Finds the dispersions of negative binomial noise."""
-
-    keeps_zeros: ClassVar[KeepsZeros] = "nearly"
-    remake: Remake  # makes the engine that looks at the means
-    kind: DispersionKind
-
-    def __call__(self, problem: Problem, at: Point, *, index: int, final: bool) -> Update:
-        """See `Improvement`."""
-        noise = problem.noise
-        assert isinstance(noise, NegativeBinomial)
-        if noise.prior is None and index < FIRST_DISPERSIONS and not final:
-            return Update(problem, 0.0)
-        means = self.remake(replace(problem, zeros=None)).mean_spectrum(at.loadings, at.factors)
-        point = at.loadings, at.factors
-        new, gain = renewed(problem, *point, kind=self.kind, before=noise, spectrum=means)
-        return Update(replace(problem, noise=new), gain)
-
-
-@dataclass(frozen=True, eq=False)
-class BetterSizes:
-    """Improves size factors, and loadings and factors with them."""
-
-    constraint: Constraint
-    keeps_zeros: ClassVar[KeepsZeros] = "yes"
-
-    def __call__(self, problem: Problem, at: Point, *, index: int, final: bool) -> Update:
-        """See `Improvement`."""
-        if index < FIRST_SIZES and not final:
-            return Update(problem, 0.0)
+    def _sizes(
+        self, engine: Engine, problem: Problem, at: Point, *, index: int, final: bool
+    ) -> Update | None:
+        """Improve size factors, and loadings and factors with them."""
+        if self.sizes is None or (index < FIRST_SIZES and not final):
+            return None
         host = replace(problem, counts=problem.counts.on_host())
-        found = levelled(host, at.loadings, at.factors, self.constraint)
+        found = levelled(host, at.loadings, at.factors, self.sizes)
         better = with_exposure(problem, size_factors=found.size_factors)
         return Update(better, found.gain, Point(found.loadings, found.factors))
+
+    def _dispersions(
+        self, engine: Engine, problem: Problem, at: Point, *, index: int, final: bool
+    ) -> Update | None:
+        """Find the dispersions of negative binomial noise."""
+        noise = problem.noise
+        if self.dispersion is None or not isinstance(noise, NegativeBinomial):
+            return None
+        if noise.prior is None and index < FIRST_DISPERSIONS and not final:
+            return None
+        exact, point = engine.with_problem(replace(problem, zeros=None)), (at.loadings, at.factors)
+        means = exact.mean_spectrum(*point)
+        new, gain = renewed(problem, *point, kind=self.dispersion, before=noise, spectrum=means)
+        return Update(replace(problem, noise=new), gain)
+
+    def _effects(
+        self, engine: Engine, problem: Problem, at: Point, *, index: int, final: bool
+    ) -> Update | None:
+        """Find the effects of batches, unless the solver does so in every iteration."""
+        if not self.effects:
+            return None
+        here = engine.with_problem(problem)
+        if index and not final and finds_effects(here):
+            return None
+        batches, gain = renewed_effects(
+            problem, at.loadings, at.factors, sums=here.batch_sums, dispersed=here.dispersed_sums
+        )
+        return Update(with_exposure(problem, batches=batches), gain)
+
+
+ProblemUpdate: TypeAlias = AdaptiveUpdate | ParameterUpdate
+"""Evaluates a point now and then, and changes the problem where that is due."""
 
 
 def first_problem(
@@ -281,24 +262,6 @@ def first_problem(
     return Problem(counts, size_factors, settings.link, settings.zeros, noise, batches, prior)
 
 
-@dataclass(frozen=True)
-class BetterEffects:
-    """Finds the effects of batches, unless the solver does so in every iteration."""
-
-    keeps_zeros: ClassVar[KeepsZeros] = "yes"
-    remake: Remake
-
-    def __call__(self, problem: Problem, at: Point, *, index: int, final: bool) -> Update:
-        """See `Improvement`."""
-        engine = self.remake(problem)
-        if index and not final and effects_of(engine, self.remake) is not None:
-            return Update(problem, 0.0)
-        batches, gain = renewed_effects(
-            problem, at.loadings, at.factors, sums=engine.batch_sums, dispersed=engine.dispersed_sums
-        )
-        return Update(with_exposure(problem, batches=batches), gain)
-
-
 def first_noise(settings: Settings, n_features: int) -> Noise:
     """Return the noise with which a fit begins whose dispersions are not given."""
     if settings.noise == "poisson":
@@ -307,25 +270,15 @@ def first_noise(settings: Settings, n_features: int) -> Noise:
 
 
 def update_of(
-    settings: Settings,
-    remake: Remake,
-    counts: Counts,
-    *,
-    batched: bool = False,
-    constraint: Constraint | None = None,
+    settings: Settings, counts: Counts, *, batched: bool = False, constraint: Constraint | None = None
 ) -> ProblemUpdate | None:
     """Return what changes the problem of a fit on the way; None for most fits. Of resolved settings."""
     zeros = None
     if settings.likelihood == "adaptive" or settings.begins_adaptive(counts):
-        exact = settings.likelihood == "exact"
-        zeros = AdaptiveUpdate(settings.zeros_tol, ends_exact=exact)
-    improvements: list[Improvement] = []
-    if settings.fits_sizes:
-        improvements.append(BetterSizes(settings.constraint if constraint is None else constraint))
-    if settings.noise == "nb" and settings.dispersion in get_args(DispersionKind):
-        improvements.append(BetterDispersions(remake, cast(DispersionKind, settings.dispersion)))
-    if batched:
-        improvements.append(BetterEffects(remake))
-    if not improvements:
+        zeros = AdaptiveUpdate(settings.zeros_tol, ends_exact=settings.likelihood == "exact")
+    sizes = (constraint or settings.constraint) if settings.fits_sizes else None
+    kind = settings.dispersion if settings.noise == "nb" else None
+    dispersion = cast(DispersionKind, kind) if kind in get_args(DispersionKind) else None
+    if sizes is None and dispersion is None and not batched:
         return zeros
-    return ParameterUpdate(remake, tuple(improvements), settings.tol, zeros)
+    return ParameterUpdate(settings.tol, zeros, sizes, dispersion, batched)

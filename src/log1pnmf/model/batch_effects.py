@@ -22,7 +22,8 @@ from log1pnmf.counts.counts import Counts
 
 from .batches import LARGEST_EFFECT, Batches, balanced_effects
 from .noise import NegativeBinomial, log1p_ratio
-from .objective import BLOCK_BYTES, Model
+from .objective import BLOCK_BYTES
+from .problem import Problem
 
 Array = NDArray[np.float64]
 Expand: TypeAlias = Callable[[Array], tuple[Array, Array, Array]]
@@ -32,9 +33,12 @@ MOST_STEPS, LONGEST_STEP, PRECISION = 20, 1.0, 1e-6
 FEW_STEPS, ROUGHLY = 4, 1e-3
 """Where every step computes all entries."""
 
+LEVEL_ERROR, SHORT_STEP = 1e-9, 0.3
+"""Effects whose levels are off, or that are far from their optimum, need more than one Newton step."""
+
 
 def renewed_effects(
-    model: Model,
+    model: Problem,
     loadings: Array,
     factors: Array,
     *,
@@ -69,7 +73,7 @@ def renewed_effects(
         def expand(logs: Array) -> tuple[Array, Array, Array]:
             effects = np.exp(logs)
             if dispersed is None:
-                other = replace(model, batches=replace(batches, effects=effects))  # type: ignore[type-var]
+                other = replace(model, batches=replace(batches, effects=effects))
                 value, slope, bend = dispersed_sums(other, loadings, factors)
             else:
                 value, slope, bend = dispersed(effects, loadings, factors)
@@ -81,6 +85,25 @@ def renewed_effects(
     return (replace(batches, effects=np.exp(new)), gain) if gain > 0.0 else (batches, 0.0)
 
 
+def newton_effects(batches: Batches, counts: Counts, sums: Array) -> Array | None:
+    """Return the effects after one Newton step, for Poisson noise; None where one is not enough."""
+    effects, logs, weights = batches.effects, batches.logs, batches.feature_weights(counts)
+    levels = np.abs(logs.sum(axis=0)).max(initial=0.0), np.abs(logs @ weights).max(initial=0.0)
+    if not max(levels) <= LEVEL_ERROR:
+        return None
+    bend, seen = (sums + batches.strength) * effects, batches.totals(counts) + batches.strength
+    step = _newton(bend - seen, bend, weights)
+    if not max(step.max(initial=0.0), -step.min(initial=0.0)) <= SHORT_STEP:
+        return None
+    growth = np.expm1(step)
+    change = np.vdot(bend, growth) - np.vdot(seen, step)
+    growth += 1.0
+    growth *= effects
+    if max(growth.max(initial=0.0), 1.0 / growth.min(initial=1.0)) > LARGEST_EFFECT:
+        return None
+    return growth if change < 0.0 else effects
+
+
 def first_effects(batches: Batches, counts: Counts, sizes: Array) -> Batches:
     """Return the effects that explain the totals of features in batches, as if all samples were alike."""
     totals = batches.totals(counts)
@@ -90,7 +113,7 @@ def first_effects(batches: Batches, counts: Counts, sizes: Array) -> Batches:
     return replace(batches, effects=np.exp(_levelled(logs, batches.feature_weights(counts))))
 
 
-def mean_sums(model: Model, loadings: Array, factors: Array) -> Array:
+def mean_sums(model: Problem, loadings: Array, factors: Array) -> Array:
     """Sum of the means of every feature in each batch, were its effects 1; batches x features.
 
     Where a quadratic replaces a zero, it is its mean: the objective has that one.
@@ -99,7 +122,7 @@ def mean_sums(model: Model, loadings: Array, factors: Array) -> Array:
     assert batches is not None
     if link.is_identity:
         return np.asarray((batches.members(sizes) @ loadings) @ factors.T)
-    members, total = batches.members(link.exposure_scale * sizes).tocsc(), np.zeros(batches.effects.shape)
+    members, total = batches.members(model.exposure).tocsc(), np.zeros(batches.effects.shape)
     for block in _blocks(model):
         eta = loadings[block] @ factors.T
         means = link.em(eta)
@@ -111,7 +134,7 @@ def mean_sums(model: Model, loadings: Array, factors: Array) -> Array:
     return total
 
 
-def _blocks(model: Model) -> list[slice]:
+def _blocks(model: Problem) -> list[slice]:
     return list(dense_blocks(model.counts.shape, BLOCK_BYTES / (8 * 6)))
 
 
@@ -162,7 +185,7 @@ def _newton(slope: Array, bend: Array, weights: Array) -> Array:
     return np.asarray(free - (pushed - share * pushed.sum(axis=0)))
 
 
-def dispersed_sums(model: Model, loadings: Array, factors: Array) -> Array:
+def dispersed_sums(model: Problem, loadings: Array, factors: Array) -> Array:
     """Sum loss and its derivatives in the logarithms of effects over batches: 3 x batches x features.
 
     With negative binomial noise and ``D = 1 + phi mean`` the loss is ``(y + r) log(D) - y log(mean)``, its

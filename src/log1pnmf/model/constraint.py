@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,28 +34,20 @@ class Bounds:
             values = np.asarray(getattr(self, name), dtype=np.float64)
             object.__setattr__(self, name, values[0] if values.ndim == 2 and len(values) == 1 else values)
 
-    def table(self, name: str, n_components: int) -> Array:
-        """Return "lower", "upper" or "penalty" as 1 x K where all rows have the same, else rows x K."""
-        values = np.atleast_2d(getattr(self, name))
-        return np.ascontiguousarray(np.broadcast_to(values, (len(values), n_components)))
-
     def tables(self, n_components: int) -> tuple[Array, Array, Array]:
-        """Return lower bounds, upper bounds and penalties, see `table`; not to be changed."""
-        if n_components not in self._tables:
-            lower, upper, penalty = (self.table(name, n_components) for name in NUMBERS)
-            self._tables[n_components] = lower, upper, penalty
-        return self._tables[n_components]
+        """Return lower bounds, upper bounds and penalties: 1 x K where all rows are alike, or rows x K."""
+        tables = []
+        for name in NUMBERS:
+            values = np.atleast_2d(getattr(self, name))
+            tables.append(np.ascontiguousarray(np.broadcast_to(values, (len(values), n_components))))
+        return tables[0], tables[1], tables[2]
 
-    @cached_property
-    def _tables(self) -> dict[int, tuple[Array, Array, Array]]:
-        return {}
-
-    @cached_property
+    @property
     def differs(self) -> bool:
         """Whether rows differ in their bounds or penalties."""
         return any(len(np.atleast_2d(getattr(self, name))) > 1 for name in NUMBERS)
 
-    @cached_property
+    @property
     def held(self) -> NDArray[np.bool_]:
         """Which entries are constants, because both bounds are the same: K or rows x K, or one for all."""
         return np.asarray(np.equal(self.lower, self.upper))
@@ -68,7 +59,7 @@ class Bounds:
         values = (np.asarray(getattr(self, name)) for name in NUMBERS)
         return Bounds(*(one[rows] if one.ndim > 1 and len(one) > 1 else one for one in values))
 
-    @cached_property
+    @property
     def kinds(self) -> tuple[Bounds, NDArray[np.int32] | None, tuple[int, ...]]:
         """Bounds of each kind of rows, the kind of every row, and the columns that are constants.
 
@@ -138,9 +129,8 @@ class Constraint:
 
     def scales(self, n_components: int) -> tuple[NDArray[np.bool_], Array]:
         """Describe which columns may be scaled: loadings multiplied and factors divided by a number."""
-        (low, high, _), (least, most, _) = (
-            side.tables(n_components) for side in (self.loadings, self.factors)
-        )
+        low, high, _ = self.loadings.tables(n_components)
+        least, most, _ = self.factors.tables(n_components)
         factors_free = ((least == 0.0) & ((most == 0.0) | np.isinf(most))).all(axis=0)
         loadings_free = ((low == 0.0) & ((high == 0.0) | np.isinf(high))).all(axis=0)
         top = high.max(axis=0)

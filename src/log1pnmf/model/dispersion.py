@@ -28,7 +28,8 @@ from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import LARGE, Counts, Tally
 
 from .noise import VAGUE_CENTRE, Expansion, NegativeBinomial, Prior, excess_constant, log1p_ratio, prior_of
-from .objective import BLOCK_BYTES, Model
+from .objective import BLOCK_BYTES
+from .problem import Problem
 
 Array = NDArray[np.float64]
 Which = NDArray[np.intp]
@@ -50,7 +51,7 @@ LONGEST_STEP, PRECISION, MOST_STEPS = 4.0, 1e-4, 50
 
 
 def renewed(
-    model: Model,
+    model: Problem,
     loadings: Array,
     factors: Array,
     *,
@@ -244,7 +245,7 @@ class _Condensed(_Gammas):
 class _Likelihood(_Gammas):
     """Likelihood from loadings and factors; all entries are computed, in blocks."""
 
-    model: Model
+    model: Problem
     loadings: Array
 
     def __call__(self, theta: Array, which: Which) -> Expansion:
@@ -269,8 +270,7 @@ class _Likelihood(_Gammas):
 
     def _x(self, phi: Array, which: Any) -> Array:
         """``phi`` times the means of all samples, features as rows."""
-        link = self.model.link
-        exposure, batches = link.exposure_scale * self.model.size_factors, self.model.batches
+        link, exposure, batches = self.model.link, self.model.exposure, self.model.batches
         if batches is not None:
             exposure = exposure * batches.effects[:, which].T[:, batches.labels]
         return phi[:, None] * exposure * link.em(self.factors[which] @ self.loadings.T)

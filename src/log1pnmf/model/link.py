@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import NamedTuple
 
@@ -38,6 +38,17 @@ class ShiftedLog:
     c : float
         Positive, or inf. Small values make parts multiply, large values make them add up.
 
+    Attributes
+    ----------
+    is_identity : bool
+        Whether the link is the identity.
+    alpha : float
+        The factor between the link scale and the eta scale: ``max(1, c)``, 1 for the identity.
+    exposure_scale : float
+        What multiplies the size factors in the exposure ``t``: ``c``, 1 for the identity.
+    name : str
+        What engines call it: "identity" or "shifted_log".
+
     Notes
     -----
     Three scales are in use: the rate ``lam``, the link scale ``b = link(lam)`` that users see, and
@@ -45,6 +56,10 @@ class ShiftedLog:
     """
 
     c: float
+    is_identity: bool = field(init=False, repr=False, compare=False)
+    alpha: float = field(init=False, repr=False, compare=False)
+    exposure_scale: float = field(init=False, repr=False, compare=False)
+    name: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         given: object = self.c
@@ -53,27 +68,11 @@ class ShiftedLog:
         c = float(given)
         if not c > 0:
             raise ValueError(f"c must be positive or inf, got {c}")
-        object.__setattr__(self, "c", c)
-
-    @property
-    def name(self) -> str:
-        """What engines call it: "identity" or "shifted_log"."""
-        return "identity" if self.is_identity else "shifted_log"
-
-    @property
-    def is_identity(self) -> bool:
-        """Whether the link is the identity."""
-        return math.isinf(self.c)
-
-    @property
-    def alpha(self) -> float:
-        """The factor between the link scale and the eta scale: ``max(1, c)``, 1 for the identity."""
-        return 1.0 if self.is_identity else max(1.0, self.c)
-
-    @property
-    def exposure_scale(self) -> float:
-        """What multiplies the size factors in the exposure ``t``: ``c``, 1 for the identity."""
-        return 1.0 if self.is_identity else self.c
+        identity = math.isinf(c)
+        own = (c, identity, 1.0 if identity else max(1.0, c), 1.0 if identity else c)
+        for name, value in zip(("c", "is_identity", "alpha", "exposure_scale"), own, strict=True):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "name", "identity" if identity else "shifted_log")
 
     def link(self, lam: ArrayLike) -> NDArray[np.float64]:
         """Rate to link scale, ``alpha * log1p(lam / c)``."""

@@ -8,8 +8,7 @@ puts it back, so that the sum of losses + constant is the full negative log-like
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,50 +17,24 @@ from log1pnmf._common.arrays import column_sums, like
 from log1pnmf.counts.compress import SparseRows, dense_blocks
 from log1pnmf.counts.counts import Counts
 
-from .batches import Batches
 from .constraint import FREE, Bounds, Constraint
 from .link import ShiftedLog
 from .noise import POISSON, Noise
-from .zeros import EXACT_FOR_IDENTITY, AdaptiveZeros, EntryZeros, Quadratic, Zeros
+from .problem import Problem
+from .zeros import AdaptiveZeros, EntryZeros, Quadratic
 
 # ---------- the objective in plain NumPy; every engine is tested against it
 
 Array = NDArray[np.float64]
+
+Form: TypeAlias = Quadratic | EntryZeros | None
+"""What replaces the loss of zeros; None computes it exactly."""
 
 LARGE_TOTAL = 1e10
 """Sum of all counts from which the rounding errors of a sum of means would show beside the loss."""
 
 BLOCK_BYTES = 64e6
 """Dense intermediate arrays of one block of rows stay below this, unless a single row is larger."""
-
-
-class Model(Protocol):
-    """What fixes the objective; `log1pnmf.model.problem.Problem` is one."""
-
-    @property
-    def counts(self) -> Counts: ...
-    @property
-    def size_factors(self) -> Array: ...
-    @property
-    def link(self) -> ShiftedLog: ...
-    @property
-    def zeros(self) -> Zeros | None: ...
-    @property
-    def noise(self) -> Noise: ...
-    @property
-    def batches(self) -> Batches | None: ...
-
-
-@dataclass(frozen=True, eq=False)
-class _Given:
-    """A `Model` from its parts."""
-
-    counts: Counts
-    size_factors: Array
-    link: ShiftedLog
-    zeros: Zeros | None
-    noise: Noise = POISSON
-    batches: Batches | None = None
 
 
 # ---------------------------------------------------------------- one entry
@@ -72,7 +45,7 @@ def entry_loss(
     eta: ArrayLike,
     t: ArrayLike,
     link: ShiftedLog,
-    zeros: Quadratic | EntryZeros | None = None,
+    zeros: Form = None,
     *,
     noise: Noise = POISSON,
 ) -> Array:
@@ -82,8 +55,8 @@ def entry_loss(
         loss = noise.loss(y, t * link.em(eta))
     if zeros is None:
         return loss
-    stand_in = _at(zeros)
-    return np.where(stand_in.in_place(y), stand_in.loss(eta, t), loss)
+    own = zeros if isinstance(zeros, EntryZeros) else EntryZeros(zeros.a1, zeros.a2)
+    return np.where(own.in_place(y), own.loss(eta, t), loss)
 
 
 def entry_gradient(
@@ -91,7 +64,7 @@ def entry_gradient(
     eta: ArrayLike,
     t: ArrayLike,
     link: ShiftedLog,
-    zeros: Quadratic | EntryZeros | None = None,
+    zeros: Form = None,
     *,
     noise: Noise = POISSON,
 ) -> Array:
@@ -100,8 +73,8 @@ def entry_gradient(
     gradient = noise.gradient(y, t, link.derivatives(eta))
     if zeros is None:
         return gradient
-    stand_in = _at(zeros)
-    return np.where(stand_in.in_place(y), stand_in.gradient(eta, t), gradient)
+    own = zeros if isinstance(zeros, EntryZeros) else EntryZeros(zeros.a1, zeros.a2)
+    return np.where(own.in_place(y), own.gradient(eta, t), gradient)
 
 
 def entry_curvature(
@@ -109,7 +82,7 @@ def entry_curvature(
     eta: ArrayLike,
     t: ArrayLike,
     link: ShiftedLog,
-    zeros: Quadratic | EntryZeros | None = None,
+    zeros: Form = None,
     *,
     noise: Noise = POISSON,
 ) -> Array:
@@ -118,12 +91,8 @@ def entry_curvature(
     curvature = noise.curvature(y, t, link.derivatives(eta))
     if zeros is None:
         return curvature
-    stand_in = _at(zeros)
-    return np.where(stand_in.in_place(y), stand_in.curvature(t), curvature)
-
-
-def _at(zeros: EntryZeros | Quadratic) -> EntryZeros:
-    return zeros if isinstance(zeros, EntryZeros) else EntryZeros(zeros.a1, zeros.a2)
+    own = zeros if isinstance(zeros, EntryZeros) else EntryZeros(zeros.a1, zeros.a2)
+    return np.where(own.in_place(y), own.curvature(t), curvature)
 
 
 def _float(x: ArrayLike) -> Array:
@@ -137,9 +106,8 @@ def log_likelihood(
     counts: Counts, loadings: Array, factors: Array, link: ShiftedLog, size_factors: Array
 ) -> float:
     """Full Poisson log-likelihood, exactly."""
-    zeros = EXACT_FOR_IDENTITY if link.is_identity else None
-    model = _Given(counts, size_factors, link, zeros)
-    return -negative_log_likelihood(model, loadings, factors / link.alpha)
+    problem = Problem(counts, size_factors, link)
+    return -negative_log_likelihood(problem, loadings, factors / link.alpha)
 
 
 def approximate_log_likelihood(
@@ -155,11 +123,11 @@ def approximate_log_likelihood(
 
     Parameters as in `log_likelihood`; costs O(nnz K + (n + m) K^2).
     """
-    model = _Given(counts, size_factors, link, zeros)
-    return -negative_log_likelihood(model, loadings, factors / link.alpha)
+    problem = Problem(counts, size_factors, link, zeros)
+    return -negative_log_likelihood(problem, loadings, factors / link.alpha)
 
 
-def negative_log_likelihood(problem: Model, loadings: Array, factors: Array) -> float:
+def negative_log_likelihood(problem: Problem, loadings: Array, factors: Array) -> float:
     """Objective of `problem` on the eta scale, constants included, penalty excluded.
 
     Sums over all entries, by rank-K algebra where zeros are approximate, corrected at the non-zeros.
@@ -168,7 +136,7 @@ def negative_log_likelihood(problem: Model, loadings: Array, factors: Array) -> 
     if link.is_identity and problem.counts.total > LARGE_TOTAL:
         zeros = None
     if isinstance(zeros, AdaptiveZeros):
-        return _dense_loss(problem, loadings, factors) + likelihood_constant(problem)
+        return _dense_loss(problem, loadings, factors) + problem.constant
     if zeros is None:
         loss = _loss_of_zeros(problem, loadings, factors)
     else:
@@ -176,12 +144,12 @@ def negative_log_likelihood(problem: Model, loadings: Array, factors: Array) -> 
     for j, y, eta, t in _nonzeros(problem, loadings, factors):
         own = entry_loss(y, eta, t, link, noise=problem.noise.of_features(j))
         loss += float(np.sum(own if zeros is None else own - t * eta * (zeros.a1 + zeros.a2 * eta)))
-    return loss + likelihood_constant(problem)
+    return loss + problem.constant
 
 
-def _quadratic_loss(problem: Model, zeros: Quadratic, loadings: Array, factors: Array) -> float:
+def _quadratic_loss(problem: Problem, zeros: Quadratic, loadings: Array, factors: Array) -> float:
     """Sum ``t (a1 eta + a2 eta^2)`` over all entries, by rank-K algebra."""
-    exposure, batches, loss = problem.link.exposure_scale * problem.size_factors, problem.batches, 0.0
+    exposure, batches, loss = problem.exposure, problem.batches, 0.0
     if batches is None:
         linear = (exposure @ loadings) @ factors.sum(axis=0)
         square = np.sum((loadings.T @ (exposure[:, None] * loadings)) * (factors.T @ factors))
@@ -194,47 +162,13 @@ def _quadratic_loss(problem: Model, zeros: Quadratic, loadings: Array, factors: 
     return loss
 
 
-def exposure_of(problem: Model, samples: slice) -> Array:
+def exposure_of(problem: Problem, samples: slice) -> Array:
     """Exposure of the entries of some samples: samples x 1, or x features with batches."""
-    own = problem.link.exposure_scale * problem.size_factors[samples, None]
+    own = problem.exposure[samples, None]
     return own if problem.batches is None else own * problem.batches.rows(samples)
 
 
-def likelihood_constant(problem: Model) -> float:
-    """Difference between the full negative log-likelihood and the sum of `entry_loss`.
-
-    That of the noise; in approximate form also ``a0m1 * sum of t`` over the zero counts.
-    """
-    return problem.noise.constant(problem.counts) + _offset_of_zeros(problem)
-
-
-def plain_constant(problem: Model) -> float:
-    """Difference between the Poisson negative log-likelihood and the sum of ``t*em - y*log(em)``.
-
-    ``sum lgamma(y+1) - sum y*log(t)``, and the zeros' part as in `likelihood_constant`. This form is quicker
-    to sum, but loses digits where counts are large. With other noise: the same for what the sum becomes where
-    ``y*log(em)`` alone is taken off the loss of a zero with the same mean, see `Noise.plain_constant`.
-    """
-    counts, exposure = problem.counts, problem.link.exposure_scale * problem.size_factors
-    logs = np.log(np.where(counts.row_sums > 0.0, exposure, 1.0))
-    own = problem.noise.plain_constant(counts) - float(np.sum(counts.row_sums * logs))
-    if problem.batches is not None:
-        own -= float(np.einsum("bj,bj->", problem.batches.totals(counts), problem.batches.logs))
-    return own + _offset_of_zeros(problem)
-
-
-def _offset_of_zeros(problem: Model) -> float:
-    if problem.zeros is None:
-        return 0.0
-    exposure = problem.link.exposure_scale * problem.size_factors
-    n_zeros = problem.counts.shape[1] - np.diff(problem.counts.by_row.indptr)
-    if problem.batches is not None and isinstance(problem.zeros, Quadratic):
-        a0m1 = problem.zeros.a0m1
-        return a0m1 * problem.batches.exposure_of_zeros(problem.counts, exposure) if a0m1 else 0.0
-    return problem.zeros.offset(exposure, n_zeros)
-
-
-def gradients(problem: Model, loadings: Array, factors: Array) -> tuple[Array, Array]:
+def gradients(problem: Problem, loadings: Array, factors: Array) -> tuple[Array, Array]:
     """Gradient of `negative_log_likelihood` in the loadings and in the factors, on the eta scale."""
     rows, how = problem.counts.by_row, {"noise": problem.noise}
     gradient_loadings, gradient_factors = np.zeros_like(loadings), np.zeros_like(factors)
@@ -247,7 +181,7 @@ def gradients(problem: Model, loadings: Array, factors: Array) -> tuple[Array, A
     return gradient_loadings, gradient_factors
 
 
-def _dense_loss(problem: Model, loadings: Array, factors: Array) -> float:
+def _dense_loss(problem: Problem, loadings: Array, factors: Array) -> float:
     """Sum of the losses of all entries, one by one."""
     total, rows = 0.0, problem.counts.by_row
     for block in _row_blocks(rows, arrays=8):
@@ -258,7 +192,7 @@ def _dense_loss(problem: Model, loadings: Array, factors: Array) -> float:
     return total
 
 
-def _loss_of_zeros(problem: Model, loadings: Array, factors: Array) -> float:
+def _loss_of_zeros(problem: Problem, loadings: Array, factors: Array) -> float:
     """Sum of the losses of all entries that are zero."""
     total, rows, none = 0.0, problem.counts.by_row, np.zeros(())
     with np.errstate(over="ignore"):
@@ -278,11 +212,10 @@ def _row_blocks(rows: SparseRows, arrays: int) -> Iterator[slice]:
 
 
 def _nonzeros(
-    problem: Model, loadings: Array, factors: Array
+    problem: Problem, loadings: Array, factors: Array
 ) -> Iterator[tuple[NDArray[np.int32], Array, Array, Array]]:
     """Feature, count, eta and exposure of the non-zero entries, in blocks."""
-    rows, batches = problem.counts.by_row, problem.batches
-    exposure = problem.link.exposure_scale * problem.size_factors
+    rows, batches, exposure = problem.counts.by_row, problem.batches, problem.exposure
     size = max(1, int(BLOCK_BYTES / (8 * (3 * loadings.shape[1] + 8))))
     for i, entries in rows.entry_blocks(size):
         j = rows.indices[entries]
@@ -317,11 +250,6 @@ def kkt_residual(
     """
     by_loadings = side_residual(loadings, gradient_loadings, constraint.loadings)
     by_factors = side_residual(factors, gradient_factors, constraint.factors)
-    return larger_residual(by_loadings, by_factors, total)
-
-
-def larger_residual(by_loadings: Any, by_factors: Any, total: float) -> float:
-    """Return `kkt_residual`, if those of both sides are known."""
     return max(float(by_loadings), float(by_factors)) / (total if total > 0 else 1.0)
 
 

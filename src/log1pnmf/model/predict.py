@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import scipy
@@ -17,14 +18,9 @@ from .noise import NegativeBinomial, excess_constant
 
 Array = NDArray[np.float64]
 
-BACKGROUND = 1e-3
-"""Share of the rank-one background in the predicted means; see `score_parts`."""
-
-OUTLIERS = 1e-3
-"""Share of the entries of unseen samples that may be far off; see `score_unseen`."""
-
-BLOCK_ENTRIES = 1 << 18
-"""Means computed at a time: they stay in the cache."""
+BACKGROUND = 1e-3  # share of the rank-one background in the predicted means; see `score_parts`
+OUTLIERS = 1e-3  # share of the entries of unseen samples that may be far off; see `score_entries`
+BLOCK_ENTRIES = 1 << 18  # means computed at a time: they stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,26 +34,30 @@ class Rates:
     dispersion: Array | None = None
     batches: Batches | None = None
 
-    def of_rows(self, rows: slice) -> Array:
+    def of_rows(self, rows: Any) -> Array:
         """Means of some samples."""
         means = self.size_factors[rows, None] * self.link.inverse(self.loadings[rows] @ self.factors.T)
         return means if self.batches is None else means * self.batches.rows(rows)
+
+    def of_features(self, which: NDArray[np.intp]) -> Rates:
+        """Return the means of some features."""
+        dispersion = None if self.dispersion is None else self.dispersion[which]
+        batches = None if self.batches is None else self.batches.of_features(which)
+        return replace(self, factors=self.factors[which], dispersion=dispersion, batches=batches)
 
     def row_sums(self) -> Array:
         """Sum over the features of every sample's means."""
         if self.link.is_identity and self.batches is None:
             return self.size_factors * (self.loadings @ self.factors.sum(axis=0))
         eta_factors = np.ascontiguousarray(self.factors.T) / self.link.alpha
-        sums = np.empty(len(self.loadings))
+        exposure, sums = self.link.exposure_scale * self.size_factors, np.empty(len(self.loadings))
         for rows in dense_blocks((len(sums), len(self.factors)), BLOCK_ENTRIES):
-            if self.batches is not None:
+            if self.batches is None:
+                eta = self.loadings[rows] @ eta_factors
+                sums[rows] = exposure[rows] * np.expm1(eta, out=eta).sum(axis=1)
+            else:
                 sums[rows] = self.of_rows(rows).sum(axis=1)
-                continue
-            eta = self.loadings[rows] @ eta_factors
-            sums[rows] = np.expm1(eta, out=eta).sum(axis=1)
-        if self.batches is not None:
-            return sums
-        return self.link.exposure_scale * self.size_factors * sums
+        return sums
 
     def at(self, i: NDArray[np.intp], j: NDArray[np.int32]) -> Array:
         """Means of some entries."""
@@ -89,47 +89,53 @@ def score_parts(
     """
     totals = train.by_column.row_sums() + 0.5
     beside = Background(train.row_sums + 0.5, totals / totals.sum(), background)
-    return score_entries(rates, train, test, beside, scale=test_fraction / (1.0 - test_fraction))
+    return score_entries(rates, test, beside, scale=test_fraction / (1.0 - test_fraction), seen=train)
 
 
 def score_entries(
-    rates: Rates, seen: Counts | None, unseen: Counts, beside: Background, *, scale: float
+    rates: Rates,
+    unseen: Counts,
+    beside: Background,
+    *,
+    scale: float = 1.0,
+    seen: Counts | None = None,
+    outliers: float = 0.0,
 ) -> Array:
-    """Log-likelihood of every sample, at `scale` times the rates mixed with the background."""
-    if rates.dispersion is None:
-        return _poisson(rates, unseen, beside, scale=scale)
-    return _dispersed(rates, seen, unseen, beside, scale=scale)
+    """Log-likelihood of every sample, at `scale` times the rates mixed with the background.
 
-
-def score_unseen(rates: Rates, unseen: Counts, beside: Background) -> Array:
-    """Log-likelihood of samples of whose entries nothing was seen, where one in a thousand may be far off.
-
-    Loadings that come from few counts may be off by a little, and a mean of hundreds with them by hundreds.
-    So every entry has the likelihood of a mixture: a share `OUTLIERS` scatters by its whole mean. It is the
-    same for all fits that are compared. Without it a few samples decide which setting predicts best.
+    Of dispersed counts, given what was `seen` of the same entries. A share `outliers` of the entries may
+    scatter by their whole mean, for samples of which nothing was fitted: loadings that come from few counts
+    may be off by a little, and a mean of hundreds with them by hundreds. Without it a few samples decide
+    which setting predicts best; it is the same for all fits that are compared.
     """
+    if rates.dispersion is None and not outliers:
+        return _poisson(rates, unseen, beside, scale=scale)
     score = np.empty(len(rates.loadings))
     for rows in dense_blocks(unseen.shape, BLOCK_ENTRIES):
-        mean = (1.0 - beside.share) * rates.of_rows(rows)
-        mean = (mean + beside.share * beside.size[rows, None] * beside.profile).ravel()
+        flat = beside.share * beside.size[rows, None] * beside.profile
+        mean = (1.0 - beside.share) * rates.of_rows(rows) + flat
         y = unseen.by_row.to_dense(rows)
         phi = np.broadcast_to(0.0 if rates.dispersion is None else rates.dispersion, y.shape)
-        own = _log_likelihood(y.ravel(), mean, phi.ravel())
-        wide = _log_likelihood(y.ravel(), mean, np.maximum(phi.ravel(), 1.0))
-        mixed = np.logaddexp(np.log1p(-OUTLIERS) + own, np.log(OUTLIERS) + wide)
-        score[rows] = mixed.reshape(y.shape).sum(axis=1)
+        if seen is not None:
+            known = 1.0 + phi * seen.by_row.to_dense(rows)
+            mean, phi = mean * known / (1.0 + phi * mean), phi / known
+        entries = _log_likelihood(y, scale * mean, phi)
+        if outliers:
+            wide = _log_likelihood(y, scale * mean, np.maximum(phi, 1.0))
+            entries = np.logaddexp(np.log1p(-outliers) + entries, np.log(outliers) + wide)
+        score[rows] = entries.sum(axis=1)
     return score
 
 
 def _log_likelihood(y: Array, mean: Array, phi: Array) -> Array:
     """Of every entry, negative binomial or, with ``phi = 0``, Poisson."""
-    return -(NegativeBinomial(phi).loss(y, mean) + stirling(y) + excess_constant(y, phi))
+    y, mean, phi, shape = y.ravel(), mean.ravel(), phi.ravel(), y.shape
+    return -(NegativeBinomial(phi).loss(y, mean) + stirling(y) + excess_constant(y, phi)).reshape(shape)
 
 
 def _poisson(rates: Rates, counts: Counts, beside: Background, *, scale: float) -> Array:
-    """Log-likelihood of every sample, at `scale` times the rates mixed with the background."""
-    own = 1.0 - beside.share
-    flat = beside.share * beside.size
+    """Return the same for Poisson counts, whose zeros need only the sums of the rates."""
+    own, flat = 1.0 - beside.share, beside.share * beside.size
     score = -scale * (own * rates.row_sums() + flat * beside.profile.sum())
     rows = counts.by_row
     for i, entries in rows.entry_blocks(max(1, BLOCK_ENTRIES // rates.loadings.shape[1])):
@@ -137,22 +143,4 @@ def _poisson(rates: Rates, counts: Counts, beside: Background, *, scale: float) 
         with np.errstate(divide="ignore"):
             log_mean = np.log(scale * (own * rates.at(i, j) + flat[i] * beside.profile[j]))
         score += np.bincount(i, y * log_mean - scipy.special.gammaln(y + 1.0), minlength=len(score))
-    return score
-
-
-def _dispersed(
-    rates: Rates, seen: Counts | None, unseen: Counts, beside: Background, *, scale: float
-) -> Array:
-    """Log-likelihood of every sample with negative binomial noise, given what was seen of its entries."""
-    assert rates.dispersion is not None
-    score = np.empty(len(rates.loadings))
-    for rows in dense_blocks(unseen.shape, BLOCK_ENTRIES):
-        flat = beside.share * beside.size[rows, None] * beside.profile
-        mean = (1.0 - beside.share) * rates.of_rows(rows) + flat
-        y, phi = unseen.by_row.to_dense(rows), np.broadcast_to(rates.dispersion, mean.shape)
-        if seen is not None:
-            known = 1.0 + phi * seen.by_row.to_dense(rows)
-            mean, phi = mean * known / (1.0 + phi * mean), phi / known
-        entries = _log_likelihood(y.ravel(), scale * mean.ravel(), phi.ravel())
-        score[rows] = entries.reshape(y.shape).sum(axis=1)
     return score

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -15,7 +15,6 @@ from log1pnmf.counts.counts import Counts
 from .batches import Batches
 from .link import ShiftedLog
 from .noise import POISSON, Noise
-from .objective import likelihood_constant, plain_constant
 from .zeros import EXACT_FOR_IDENTITY, AdaptiveZeros, Quadratic, Zeros
 
 Array = NDArray[np.float64]
@@ -146,6 +145,7 @@ class Problem:
     noise: Noise = POISSON
     batches: Batches | None = None  # how well each batch of samples captures every feature
     size_prior: SizePrior | None = None  # where size factors are fitted
+    exposure: NDArray[np.float64] = field(init=False)  # (n,): of the samples, batches apart
 
     def __post_init__(self) -> None:
         size_factors = np.ascontiguousarray(self.size_factors, dtype=np.float64)
@@ -154,6 +154,7 @@ class Problem:
                 f"size_factors must have shape ({self.counts.shape[0]},), got {size_factors.shape}"
             )
         object.__setattr__(self, "size_factors", size_factors)
+        object.__setattr__(self, "exposure", self.link.exposure_scale * size_factors)
         if self.noise.n_features not in (None, self.counts.shape[1]):
             raise ValueError(
                 f"noise must be that of {self.counts.shape[1]} features, got {self.noise.n_features}"
@@ -168,11 +169,6 @@ class Problem:
             raise ValueError(f"zeros must be None (exact) with {self.noise.name} noise, got {self.zeros}")
 
     @property
-    def is_exact(self) -> bool:
-        """Whether the loss is the model's own; approximate zeros of the identity link are."""
-        return self.zeros is None or (self.link.is_identity and self.noise.zero_loss_is_mean)
-
-    @property
     def cost(self) -> float:
         """What the model's own parameters cost in the objective, beside loadings and factors."""
         cost = self.noise.cost + (0.0 if self.batches is None else self.batches.cost)
@@ -182,67 +178,72 @@ class Problem:
     @property
     def likelihood(self) -> Likelihood:
         """How zero counts are treated."""
-        if self.is_exact:
+        if self.zeros is None or (self.link.is_identity and self.noise.zero_loss_is_mean):
             return "exact"
         return "adaptive" if isinstance(self.zeros, AdaptiveZeros) else "approximate"
 
     @cached_property
     def loadings_side(self) -> Side:
         """Rows of the counts: what the loadings are fitted to, with the factors as design."""
-        ones = np.ones(self.counts.shape[1])
-        zeros = self._loadings_zeros
-        return Side(self.counts.by_row, self._exposure, ones, self.noise, False, zeros, self.batches)
+        ones, zeros = np.ones(self.counts.shape[1]), self._side_zeros(features=False)
+        return Side(self.counts.by_row, self.exposure, ones, self.noise, False, zeros, self.batches)
 
     @cached_property
     def factors_side(self) -> Side:
         """Columns of the counts: what the factors are fitted to, with the loadings as design."""
-        ones = np.ones(self.counts.shape[1])
-        zeros = self._factors_zeros
-        return Side(self.counts.by_column, ones, self._exposure, self.noise, True, zeros, self.batches)
+        ones, zeros = np.ones(self.counts.shape[1]), self._side_zeros(features=True)
+        return Side(self.counts.by_column, ones, self.exposure, self.noise, True, zeros, self.batches)
 
-    @property
-    def _loadings_zeros(self) -> SideZeros | None:
-        if self.zeros is None:
+    def _side_zeros(self, *, features: bool) -> SideZeros | None:
+        """Return the zeros of the side whose rows are features, or samples."""
+        zeros, (n, m) = self.zeros, self.counts.shape
+        if zeros is None:
             return None
-        own, linear, square = self._quadratics
-        t, powers = self._exposure[:, None], np.arange(1, 1 + len(square))
-        of_rows = (np.ascontiguousarray(t), t**powers)
-        if isinstance(self.zeros, AdaptiveZeros):
-            return SideZeros(self.zeros.by_sample, None, own, *of_rows, linear, square)
-        return SideZeros(None, np.tile(own[0], (self.counts.n_samples, 1)), None, *of_rows, linear, square)
-
-    @property
-    def _factors_zeros(self) -> SideZeros | None:
-        if self.zeros is None:
-            return None
-        own, linear, square = self._quadratics
-        t, powers = self._exposure[None], np.arange(1, 1 + len(square))[:, None]
-        linear, square = (np.ascontiguousarray(one.T) for one in (linear, square))
-        stored = self.zeros.stored if isinstance(self.zeros, AdaptiveZeros) else None
-        return SideZeros(stored, own, None, linear, square, np.ascontiguousarray(t), t**powers)
-
-    @property
-    def _quadratics(self) -> tuple[Array, Array, Array]:
-        """Coefficients of every feature, (m, 2) or (m, 3); linear ones, (1, m); quadratic ones, (P, m)."""
-        zeros, m = self.zeros, self.counts.n_features
-        assert zeros is not None
-        own = np.stack([np.broadcast_to(one, m) for one in (zeros.a1, zeros.a2)], axis=1).astype(np.float64)
-        linear, square = (np.ascontiguousarray(own[:, p][None]) for p in (0, 1))
-        if self.noise.zero_loss_is_mean or not isinstance(zeros, AdaptiveZeros):
-            return own, linear, square
-        by_t = zeros.by_exposure[:, 1]
-        return np.column_stack([own, by_t]), linear, np.vstack([square, by_t])
+        if isinstance(zeros, AdaptiveZeros):  # of every feature: linear and quadratic coefficient
+            own, stored = np.ascontiguousarray(zeros.quadratics[:, 1:3]), zeros.stored
+        else:
+            own, stored = np.tile([float(zeros.a1), float(zeros.a2)], (m, 1)), None
+        linear, square = np.ascontiguousarray(own.T[:1]), np.ascontiguousarray(own.T[1:2])
+        if isinstance(zeros, AdaptiveZeros) and not self.noise.zero_loss_is_mean:
+            by_exposure = zeros.by_exposure[:, 1]
+            own, square = np.column_stack([own, by_exposure]), np.vstack([square, by_exposure])
+        t, powers = self.exposure[None], np.arange(1, 1 + len(square))[:, None]
+        exposures, squares = np.ascontiguousarray(t), t**powers
+        if features:
+            of_features = np.ascontiguousarray(linear.T), np.ascontiguousarray(square.T)
+            return SideZeros(stored, own, None, *of_features, exposures, squares)
+        of_samples = np.ascontiguousarray(exposures.T), np.ascontiguousarray(squares.T)
+        if isinstance(zeros, AdaptiveZeros):
+            return SideZeros(zeros.by_sample, None, own, *of_samples, linear, square)
+        return SideZeros(None, np.tile(own[0], (n, 1)), None, *of_samples, linear, square)
 
     @cached_property
     def constant(self) -> float:
         """The full negative log-likelihood minus the sum of entry losses."""
-        return likelihood_constant(self)
+        return self.noise.constant(self.counts) + self._constant_of_zeros()
 
     @cached_property
     def plain_constant(self) -> float:
-        """The same for a sum of ``t*em - y*log(em)``, see `log1pnmf.model.objective.plain_constant`."""
-        return plain_constant(self)
+        """The full negative log-likelihood minus the sum of ``t*em - y*log(em)``.
 
-    @cached_property
-    def _exposure(self) -> NDArray[np.float64]:
-        return self.link.exposure_scale * self.size_factors
+        With Poisson noise ``sum lgamma(y+1) - sum y*log(t)``, and the zeros' part. This form is quicker to
+        sum, but loses digits where counts are large. With other noise ``y*log(em)`` alone is taken off the
+        loss of a zero with the same mean, see `Noise.plain_constant`.
+        """
+        counts, batches = self.counts, self.batches
+        logs = np.log(np.where(counts.row_sums > 0.0, self.exposure, 1.0))
+        own = self.noise.plain_constant(counts) - float(np.sum(counts.row_sums * logs))
+        if batches is not None:
+            own -= float(np.einsum("bj,bj->", batches.totals(counts), batches.logs))
+        return own + self._constant_of_zeros()
+
+    def _constant_of_zeros(self) -> float:
+        """Sum the constant terms of the quadratics over the zeros that they replace."""
+        zeros, counts = self.zeros, self.counts
+        if zeros is None:
+            return 0.0
+        if isinstance(zeros, AdaptiveZeros):
+            return float(np.sum(zeros.constants))
+        if self.batches is not None:
+            return zeros.a0m1 * self.batches.exposure_of_zeros(counts, self.exposure) if zeros.a0m1 else 0.0
+        return zeros.a0m1 * float(self.exposure @ (counts.shape[1] - np.diff(counts.by_row.indptr)))

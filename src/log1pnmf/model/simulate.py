@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,17 +21,10 @@ __all__ = ["MIXTURES", "Mixture", "Simulated", "Simulation", "mixture_for", "sim
 
 Array = NDArray[np.float64]
 
-BLOCK_ROWS = 256
-"""Rows that share a stream of random numbers; a change of it changes what a seed means."""
-
-DENSITY_ENTRIES = 2e6
-"""Entries from which the expected density is computed, about."""
-
-FINEST = 1e-7
-"""How closely the scale for a density is searched, relative to it."""
-
-LARGEST_SCALE = 1e6
-"""Scale from which on the factors, none of which is larger than allowed, hardly grow."""
+BLOCK_ROWS = 256  # rows that share a stream of random numbers; a change of it changes what a seed means
+DENSITY_ENTRIES = 2e6  # entries from which the expected density is computed, about
+FINEST = 1e-7  # how closely the scale for a density is searched, relative to it
+LARGEST_SCALE = 1e6  # from which on the factors, none of which is larger than allowed, hardly grow
 
 LARGEST_MEAN = 1e4
 """Mean count at which the exponential parts end, for one factor and size factor 1. The exponential of a
@@ -173,13 +167,14 @@ class Simulation:
     n_samples: int
     n_features: int
     n_components: int
-    c: float = field(kw_only=True, default=1.0)
-    density: float | None = field(kw_only=True, default=None)
-    size_spread: float = field(kw_only=True, default=0.0)
-    dispersion: Any = field(kw_only=True, default=0.0)
-    batches: int = field(kw_only=True, default=1)
-    batch_spread: float = field(kw_only=True, default=0.5)
-    random_state: int = field(kw_only=True, default=0)
+    _: KW_ONLY
+    c: float = 1.0
+    density: float | None = None
+    size_spread: float = 0.0
+    dispersion: Any = 0.0
+    batches: int = 1
+    batch_spread: float = 0.5
+    random_state: int = 0
 
     def __post_init__(self) -> None:
         for name in ("n_samples", "n_features", "n_components", "batches"):
@@ -191,13 +186,15 @@ class Simulation:
         if self.density is not None and not 0.0 < self.density < 1.0:
             raise ValueError(f"density must be between 0 and 1, got {self.density}")
         object.__setattr__(self, "dispersion", one_for_each("dispersion", self.dispersion, self.n_features))
-        object.__setattr__(self, "_factors", self._scaled_factors())
+        _ = self.factors  # refuses a density that cannot be reached
 
-    @property
+    @cached_property
     def factors(self) -> Array:
         """Factors, features x K, on the link scale."""
-        factors: Array = self.__dict__["_factors"]
-        return factors
+        mixture, rng = mixture_for(self.c), self._stream(2)
+        entries = mixture.draw(rng, self.n_features, mixture.draw_rates(rng, self.n_components))
+        scale = 1.0 if self.density is None else self._scale_for_density(entries, self.density)
+        return entries.at(scale, self._largest)
 
     def loadings(self) -> Array:
         """Draw the loadings of all samples."""
@@ -274,12 +271,6 @@ class Simulation:
             phi = self.dispersion[varied]
             mean[:, varied] *= rng.gamma(1.0 / phi, phi, (len(mean), len(varied)))
         return draw_poisson(mean, rng)
-
-    def _scaled_factors(self) -> Array:
-        mixture, rng = mixture_for(self.c), self._stream(2)
-        entries = mixture.draw(rng, self.n_features, mixture.draw_rates(rng, self.n_components))
-        scale = 1.0 if self.density is None else self._scale_for_density(entries, self.density)
-        return entries.at(scale, self._largest)
 
     def _scale_for_density(self, factors: Entries, density: float) -> float:
         """Find by bisection the scale of the factors whose expected density is the one asked for."""

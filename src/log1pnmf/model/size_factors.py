@@ -24,7 +24,7 @@ from log1pnmf.counts.compress import dense_blocks
 
 from .constraint import FREE, NON_NEGATIVE, Bounds, Constraint
 from .noise import NegativeBinomial
-from .objective import BLOCK_BYTES, entry_curvature, entry_gradient
+from .objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
 from .problem import Problem
 from .zeros import AdaptiveZeros, Zeros
 
@@ -182,18 +182,17 @@ def _blocks(problem: Problem) -> Any:
     return dense_blocks(problem.counts.shape, BLOCK_BYTES / (8 * 10))
 
 
-def _exposure(problem: Problem, rows: slice) -> Array:
-    exposure = problem.link.exposure_scale * problem.size_factors[rows, None]
-    return exposure if problem.batches is None else exposure * problem.batches.rows(rows)
-
-
 def _values(problem: Problem, loadings: Array, factors: Array, bounds: Bounds) -> Array:
     """Objective of every sample but for a constant."""
     assert problem.size_prior is not None
-    penalties = bounds.table("penalty", loadings.shape[1]) * loadings
+    penalties = bounds.tables(loadings.shape[1])[2] * loadings
     values = problem.size_prior.costs(problem.size_factors) + penalties.sum(axis=1)
     for rows in _blocks(problem):
-        y, eta, t = problem.counts.by_row.to_dense(rows), loadings[rows] @ factors.T, _exposure(problem, rows)
+        y, eta, t = (
+            problem.counts.by_row.to_dense(rows),
+            loadings[rows] @ factors.T,
+            exposure_of(problem, rows),
+        )
         losses = problem.noise.loss(y, t * problem.link.em(eta))
         if problem.zeros is not None:
             losses = _with_zeros(problem.zeros, rows, y, eta, t, losses)[0]
@@ -222,7 +221,7 @@ def _newton(problem: Problem, loadings: Array, factors: Array, bounds: Bounds) -
 def _newton_of(problem: Problem, rows: slice, loadings: Array, factors: Array, bounds: Bounds) -> _Step:
     prior, sizes, K = problem.size_prior, problem.size_factors[rows], loadings.shape[1]
     assert prior is not None
-    y, eta, t = problem.counts.by_row.to_dense(rows), loadings @ factors.T, _exposure(problem, rows)
+    y, eta, t = problem.counts.by_row.to_dense(rows), loadings @ factors.T, exposure_of(problem, rows)
     at, mean, phi = problem.link.derivatives(eta), t * problem.link.em(eta), _dispersion(problem)
     ratio = 1.0 + phi * mean
     share = (1.0 + phi * y) / ratio**2

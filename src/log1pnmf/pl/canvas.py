@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import wraps
-from typing import Any, TypeAlias
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,23 +22,19 @@ from sklearn.isotonic import isotonic_regression
 
 from log1pnmf._common.checks import require
 from log1pnmf.fitting.anndata import as_fit, fitted_samples, is_annotated
-from log1pnmf.fitting.fit import Fit, Keys, c_label, marked_names, usual_factor_names
-from log1pnmf.fitting.ranking import Ranking, rank_features
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.fitting.fit import DataFacts, Fit, Keys, factor_number
+from log1pnmf.fitting.settings import Settings
 
 # ---------- stacked bars as pixels: exact however many bars there are, and one artist
 
 Array = NDArray[np.float64]
 
-GAP = 0.008
-"""Gap between groups, as a part of the width."""
-
-LEAST_WIDTH = 0.02
-"""Least width of a group, as a part of the whole: few samples among thousands get wider bars."""
+GAP = 0.008  # between groups, as a part of the width
+LEAST_WIDTH = 0.02  # of a group, as a part of the whole: few samples among thousands get wider bars
 
 
 def group_places(sizes: Sequence[int]) -> Array:
-    """Places of groups on a line of length 1, start and stop, in proportion to sizes but never tiny.
+    """Return places of groups on a line of length 1, start and stop, in proportion to sizes but never tiny.
 
     >>> group_places([1, 3]).round(3).tolist()
     [[0.0, 0.248], [0.256, 1.0]]
@@ -59,7 +56,7 @@ def stacked_pixels(
     top: float,
     shape: tuple[int, int],
 ) -> NDArray[np.uint8]:
-    """Draw stacked bars, groups of them apart.
+    """Return a picture of stacked bars, groups of them apart.
 
     A pixel has the mean colour of what it covers from top to bottom; from left to right, a column of pixels
     shows the mean of the bars it covers.
@@ -85,69 +82,95 @@ def stacked_pixels(
 
 
 def _column_means(values: Array, columns: int) -> Array:
-    """Mean of the bars that each of a number of equally wide columns covers."""
+    """Return the mean of the bars that each of a number of equally wide columns covers."""
     sums = np.concatenate((np.zeros((1, values.shape[1])), np.cumsum(values, axis=0)))
     cuts = np.linspace(0.0, len(values), columns + 1)
     at = [np.interp(cuts, np.arange(len(sums)), column) for column in sums.T]
     return np.diff(np.stack(at, axis=1), axis=0) * (columns / len(values))
 
 
-# ---------- what plots draw
+# ---------- the fit that a plot draws
 
 
-@dataclass(frozen=True, eq=False)
-class Factorization:
-    """Loadings and factors without the fit behind them, with the names that `Fit` has for them.
+def fit_to_draw(source: Any, *, key: str | None = None, feature_names: Any = None) -> Fit:
+    """Return the fit of a source; the largest loading of a factor is 1, unless its sample was dropped.
 
-    An AnnData object holds only these if features were dropped since the fit, or if only the loadings are
-    left, as after `anndata.concat`. In the second case m is 0, and c is NaN.
+    An AnnData object may hold less than a fit: features were dropped since, or only loadings are left, as
+    after `anndata.concat`. The fit then has no factors.
     """
-
-    # (n, K) and (m, K): as they are drawn
-    loadings: Array
-    factors: Array
-    c: float
-    feature_names: NDArray[np.object_] | None = None
-    history: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)  # see `Fit.history`
-    size_factors: Array | None = None  # (n,): where they are known
-    given_factor_names: tuple[str, ...] | None = None
-    dispersion: Array | None = None  # (m,): with negative binomial noise
-    kinds: tuple[str, ...] | None = None  # see `Fit.kinds`
-
-    def __post_init__(self) -> None:
-        if self.feature_names is not None and len(self.feature_names) != len(self.factors):
-            m, got = len(self.factors), len(self.feature_names)
-            raise ValueError(f"feature_names must have one name for each of the {m} features, got {got}")
-
-    @property
-    def n_components(self) -> int:
-        """Number of factors."""
-        return self.loadings.shape[1]
-
-    @property
-    def name(self) -> str:
-        """Short label: the shift of the link, where it is known."""
-        return "" if math.isnan(self.c) else c_label(self.c)
-
-    @property
-    def factor_names(self) -> list[str]:
-        """Names of the factors."""
-        return list(self.given_factor_names or usual_factor_names(self.n_components))
-
-    @property
-    def factor_labels(self) -> list[str]:
-        """Names of the factors, with a mark where something was known; see `Fit.factor_labels`."""
-        return self.factor_names if self.kinds is None else marked_names(self.factor_names, self.kinds)
-
-    @property
-    def feature_labels(self) -> NDArray[np.object_]:
-        """Names of the features, or their numbers where they have none."""
-        if self.feature_names is not None:
-            return self.feature_names
-        return np.arange(len(self.factors)).astype(str).astype(object)
+    fit = _stored_fit(source, Keys(key)) if is_annotated(source) else as_fit(source, key=key)
+    return fit.normalized("max").named(feature_names=feature_names)
 
 
-Drawable: TypeAlias = Fit | Factorization
+def _stored_fit(adata: Any, keys: Keys) -> Fit:
+    if keys.obsm not in adata.obsm:
+        found = ", ".join(map(repr, adata.obsm)) or "none"
+        raise KeyError(
+            f"adata.obsm has no {keys.obsm!r} (it has: {found}); "
+            "run log1pnmf.tl.log1p_nmf first, or pass the key it wrote to"
+        )
+    loadings = np.asarray(adata.obsm[keys.obsm], dtype=np.float64)
+    if keys.varm not in adata.varm or keys.uns not in adata.uns:
+        return fit_of_arrays(loadings, np.zeros((0, loadings.shape[1])))
+    about, more = adata.uns[keys.uns], {}
+    rows, missing = fitted_samples(adata, about, loadings)
+    if not missing:
+        more["size_factors"] = np.asarray(about["size_factors"])[rows]
+    if keys.dispersion in adata.var:
+        more["dispersion"] = np.nan_to_num(adata.var[keys.dispersion].to_numpy(np.float64))
+    return fit_of_arrays(
+        loadings,
+        np.asarray(adata.varm[keys.varm], dtype=np.float64),
+        float(about["c"]),
+        scale=str(about["scale"]),
+        feature_names=np.array(adata.var_names, dtype=object),
+        history=about["history"],
+        given_factor_names=about.get("factor_names"),
+        factor_kinds=about.get("factor_kinds"),
+        **more,
+    )
+
+
+def fit_of_arrays(loadings: Array, factors: Array, c: float = 1.0, **known: Any) -> Fit:
+    """Return a fit to draw of loadings and factors alone; `known` are other parts of `Fit`."""
+    settings, (n, m) = Settings(loadings.shape[1], c=c), (len(loadings), len(factors))
+    rest: dict[str, Any] = {"stopped": "converged", "n_iter": 0, "seconds": 0.0, "history": {}}
+    rest |= {"objective": math.nan, "approximate_log_likelihood": None, "kkt_residual": math.nan}
+    data = DataFacts(n, m, nnz=0, total=0.0)
+    return replace(Fit(loadings, factors, np.ones(n), settings, settings, data, **rest), **known)
+
+
+def name_of(fit: Fit) -> str:
+    """Return the name of a fit; nothing where c is not known, because only loadings are left."""
+    return fit.name if len(fit.factors) else ""
+
+
+def chosen_factors(fit: Fit, factors: Sequence[int | str] | None) -> list[int]:
+    """Return the numbers of factors that are given by number or name; of all, where none are given."""
+    return [
+        factor_number(k, fit.factor_names) for k in (range(fit.n_components) if factors is None else factors)
+    ]
+
+
+def need_factors(fit: Fit) -> None:
+    """Refuse a source that has loadings only."""
+    if not len(fit.factors):
+        raise ValueError("the source has loadings but no factors; pass the fit itself")
+
+
+def result_in(source: Any, kind: type, key: str | None, *, tool: str, call: str) -> Any:
+    """Return a result that was given, or what a function of `log1pnmf.tl` stored of it in ``adata.uns``."""
+    if isinstance(source, kind):
+        if key is not None:
+            raise ValueError(f"key={key!r} is for AnnData, got {kind.__name__}; leave it out")
+        return source
+    name = getattr(Keys(key), tool)
+    if not hasattr(source, "uns") or name not in source.uns:
+        raise KeyError(
+            f"no {kind.__name__.lower()} in a {type(source).__name__}: pass the result of {call}, or an "
+            f"AnnData with uns[{name!r}], which log1pnmf.tl.{tool} writes"
+        )
+    return source.uns[name]
 
 
 def colors_in(adata: Any, column: str) -> dict[str, str] | None:
@@ -155,75 +178,14 @@ def colors_in(adata: Any, column: str) -> dict[str, str] | None:
     name = f"{column}_colors"
     if column not in adata.obs or name not in adata.uns or not hasattr(adata.obs[column], "cat"):
         return None
-    categories = [str(one) for one in adata.obs[column].cat.categories]
-    colors = [str(color) for color in adata.uns[name]]
-    return dict(zip(categories, colors, strict=True)) if len(colors) == len(categories) else None
-
-
-def drawable(source: Any, *, key: str | None = None, feature_names: Any = None) -> Drawable:
-    """Read what a plot draws: the largest loading of every factor is 1, unless its sample was dropped."""
-    if isinstance(source, Factorization):
-        if feature_names is None:
-            return source
-        return replace(source, feature_names=np.array([str(name) for name in feature_names], dtype=object))
-    if is_annotated(source):
-        return drawable(_of_anndata(source, Keys(key)), feature_names=feature_names)
-    return as_fit(source, key=key).normalized("max").named(feature_names=feature_names)
-
-
-def need_factors(shown: Drawable) -> None:
-    """Refuse a source that has loadings only."""
-    if not len(shown.factors):
-        raise ValueError("the source has loadings but no factors; pass the fit itself")
-
-
-def _of_anndata(adata: Any, keys: Keys) -> Factorization:
-    if keys.obsm not in adata.obsm:
-        found = ", ".join(map(repr, adata.obsm)) or "none"
-        raise KeyError(
-            f"adata.obsm has no {keys.obsm!r} (it has: {found}); "
-            "run log1pnmf.tl.log1p_nmf first, or pass the key it wrote to"
-        )
-    loadings = stored = np.asarray(adata.obsm[keys.obsm], dtype=np.float64)
-    if keys.varm not in adata.varm or keys.uns not in adata.uns:
-        return Factorization(loadings, np.zeros((0, loadings.shape[1])), math.nan)
-    about = adata.uns[keys.uns]
-    factors = np.asarray(adata.varm[keys.varm], dtype=np.float64)
-    if about["settings"]["normalize"] != "max":
-        largest = loadings.max(axis=0)
-        scale = np.where(largest > 0.0, largest, 1.0)
-        loadings, factors = loadings / scale, factors * scale
-    sizes, (rows, missing) = np.asarray(about["size_factors"]), fitted_samples(adata, about, stored)
-    return Factorization(
-        loadings,
-        factors,
-        float(about["c"]),
-        np.array(adata.var_names, dtype=object),
-        about["history"],
-        None if missing else sizes[rows],
-        tuple(map(str, about["factor_names"])) if "factor_names" in about else None,
-        np.nan_to_num(adata.var[keys.dispersion].to_numpy(np.float64))
-        if keys.dispersion in adata.var
-        else None,
-        tuple(map(str, about["factor_kinds"])) if "factor_kinds" in about else None,
-    )
-
-
-def rank(shown: Drawable) -> Ranking:
-    """Rank the features of what is drawn, as all lists do."""
-    sizes = np.ones(len(shown.loadings)) if shown.size_factors is None else shown.size_factors
-    link = ShiftedLog(shown.c)
-    return rank_features(shown.loadings, shown.factors, sizes, link, dispersion=shown.dispersion)
+    categories, colors = adata.obs[column].cat.categories, list(map(str, adata.uns[name]))
+    return dict(zip(map(str, categories), colors, strict=True)) if len(colors) == len(categories) else None
 
 
 # ---------- what all plots share: where they draw, and how axes look
 
-INK = "#333333"
-"""Colour of lines and text that belong to no factor."""
-
-MOST_NUMBERS = 240
-"""A heat map with more cells does not show their values as text."""
-
+INK = "#333333"  # lines and text that belong to no factor
+MOST_NUMBERS = 240  # a heat map with more cells does not show their values as text
 
 SHOW_AND_SAVE = """show : bool, optional
         Whether to call ``pyplot.show``. By default it is not called, because notebooks show figures anyway.
@@ -235,7 +197,7 @@ SHOW_AND_SAVE = """show : bool, optional
 
 
 def drawing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a plot scanpy's `show` and `save`, in its signature and docstring too."""
+    """Return a plot with scanpy's parameters `show` and `save`, in its signature and docstring too."""
 
     @wraps(function)
     def drawn(*arguments: Any, show: bool | None = None, save: Any = None, **options: Any) -> Any:
@@ -251,8 +213,8 @@ def drawing(function: Callable[..., Any]) -> Callable[..., Any]:
 
     signature = inspect.signature(function)
     more = [
-        inspect.Parameter("show", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="bool | None"),
-        inspect.Parameter("save", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Any"),
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in (("show", "bool | None"), ("save", "Any"))
     ]
     drawn.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # type: ignore[attr-defined]
     drawn.__doc__ = (function.__doc__ or "").replace("\n    Returns\n    -------", f"    {SHOW_AND_SAVE}", 1)
@@ -260,12 +222,12 @@ def drawing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def axes_or_new(ax: Axes | None, figsize: tuple[float, float]) -> Axes:
-    """Return the axes back, or make them in a new figure of pyplot."""
+    """Return the axes that were given, or those of a new figure of pyplot."""
     return figure_or_new(None, figsize).subplots() if ax is None else ax
 
 
 def figure_or_new(figure: Figure | SubFigure | None, figsize: tuple[float, float]) -> Any:
-    """Return the figure back, or make a new one of pyplot."""
+    """Return the figure that was given, or a new one of pyplot."""
     if figure is not None:
         return figure
     from matplotlib import pyplot
@@ -273,9 +235,15 @@ def figure_or_new(figure: Figure | SubFigure | None, figsize: tuple[float, float
     return pyplot.figure(figsize=figsize, layout="constrained")
 
 
-def settle(ax: Axes) -> None:
-    """Let the figure find its layout, so that sizes on the screen are known."""
-    ax.figure.canvas.figure.draw_without_rendering()
+def panels_in(figure: Any, n: int, most_columns: int, size: tuple[float, float]) -> tuple[Any, list[Any]]:
+    """Return a figure, new if none is given, and n panels of a size in its rows."""
+    columns = max(1, min(most_columns, n))
+    rows = -(-n // columns)
+    figure = figure_or_new(figure, (size[0] * columns, size[1] * rows))
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for ax in panels[n:]:
+        ax.set_visible(False)
+    return figure, list(panels[:n])
 
 
 def tidy(ax: Axes) -> None:
@@ -302,21 +270,15 @@ def heat_map(ax: Axes, values: np.ndarray, *, cmap: str, limits: tuple[float, fl
     if values.size <= MOST_NUMBERS:
         for (row, column), value in np.ndenumerate(values):
             text = f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 0.995 else f"{value:.0f}"
-            write_in_cell(image, row, column, value, text)
+            red, green, blue, _ = image.cmap(image.norm(value))
+            color = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
+            ax.text(column, row, text, ha="center", va="center", fontsize="x-small", color=color)
     return image
-
-
-def write_in_cell(image: Any, row: int, column: int, value: float, text: str) -> None:
-    """Write a text into a cell of a heat map, light on dark cells; `value` is that of the cell."""
-    red, green, blue, _ = image.cmap(image.norm(value))
-    color = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
-    image.axes.text(column, row, text, ha="center", va="center", fontsize="x-small", color=color)
 
 
 def color_bar(image: Any, label: str) -> None:
     """Explain the colours of a heat map beside it."""
-    ax = image.axes
-    bar = ax.figure.colorbar(image, ax=ax, shrink=0.8, aspect=25, pad=0.02)
+    bar = image.axes.figure.colorbar(image, ax=image.axes, shrink=0.8, aspect=25, pad=0.02)
     bar.outline.set_visible(False)
     bar.set_label(label, fontsize="small", color=INK)
     bar.ax.tick_params(labelsize="small", colors=INK, length=2)
@@ -324,19 +286,12 @@ def color_bar(image: Any, label: str) -> None:
 
 # ---------- labels that do not overlap
 
-LINE_HEIGHT = 1.45
-"""Distance between lines of text, as a multiple of the font size."""
-
-SLANT = 45.0
-LEVEL_UP_TO = 4
-"""Names of columns with up to this many letters (k0, k10) are not slanted."""
-
+LINE_HEIGHT = 1.45  # distance between lines of text, as a multiple of the font size
+SLANT = 45.0  # degrees
+LEVEL_UP_TO = 4  # names of columns with up to this many letters (k0, k10) are not slanted
 SMALLEST_FONT = 4.0
-MOST_MOVES = 60
-"""Rounds in which names of points move apart."""
-
-DROP = 0.05
-"""How far below the axes names start, in parts of its height, where lines lead to them."""
+MOST_MOVES = 60  # rounds in which names of points move apart
+DROP = 0.05  # how far below the axes names start, in parts of its height, where lines lead to them
 
 
 def spread(wanted: ArrayLike, gap: float, bounds: tuple[float, float]) -> Array:
@@ -357,7 +312,7 @@ def spread(wanted: ArrayLike, gap: float, bounds: tuple[float, float]) -> Array:
 def label_below(ax: Axes, names: Sequence[str], centres: ArrayLike) -> list[Text]:
     """Write names below the x axis: level where they fit, otherwise slanted, apart and with leading lines."""
     places = np.asarray(centres, dtype=np.float64)
-    settle(ax)
+    ax.figure.canvas.figure.draw_without_rendering()  # now the layout is known
     pixels = ax.figure.dpi / 72.0
     left, right = sorted(ax.get_xlim())
     per_pixel = (right - left) / ax.get_window_extent().width
@@ -400,7 +355,7 @@ def label_columns(ax: Axes, names: Sequence[str], *, above: bool = False) -> Non
 def label_points(ax: Axes, names: Sequence[str], x: Array, y: Array) -> list[Text]:
     """Name points; names that overlap after all moves are left out, the last ones first."""
     adjust = require("adjustText", purpose="labels of points")
-    settle(ax)
+    ax.figure.canvas.figure.draw_without_rendering()  # now the layout is known
     texts = [
         ax.text(at_x, at_y, name, fontsize="x-small", color=INK, ha="center", va="center")
         for name, at_x, at_y in zip(names, x, y, strict=True)
@@ -414,28 +369,22 @@ def label_points(ax: Axes, names: Sequence[str], x: Array, y: Array) -> list[Tex
     )
     kept: list[Text] = []
     for text in texts:
-        if _overlapping([*kept, text], padding=0.0):
-            text.remove()
-            _remove_arrow(drawn, text)
-        else:
+        if not _overlapping([*kept, text]):
             kept.append(text)
+            continue
+        text.remove()
+        for arrow in drawn:
+            if getattr(arrow, "patchA", None) is text:
+                arrow.remove()
     return kept
 
 
-def _remove_arrow(arrows: list[Any], text: Text) -> None:
-    """Remove the line that led to a removed text."""
-    for arrow in arrows:
-        if getattr(arrow, "patchA", None) is text:
-            arrow.remove()
-
-
-def _overlapping(texts: Sequence[Text], padding: float) -> bool:
-    boxes = [text.get_window_extent() for text in texts]
+def _overlapping(texts: Sequence[Text], padding: float = 0.0) -> bool:
+    """Whether any two texts overlap, or are less than `padding` pixels apart from left to right."""
     return any(
-        first.x0 < second.x1 + padding
-        and second.x0 < first.x1 + padding
-        and first.y0 < second.y1
-        and second.y0 < first.y1
-        for i, first in enumerate(boxes)
-        for second in boxes[i + 1 :]
+        one.x0 < other.x1 + padding
+        and other.x0 < one.x1 + padding
+        and one.y0 < other.y1
+        and other.y0 < one.y1
+        for one, other in combinations([text.get_window_extent() for text in texts], 2)
     )

@@ -13,18 +13,20 @@ from log1pnmf.analysis.diagnostics import OUTLYING, Diagnostics
 from log1pnmf.analysis.groups import arrange, colors_of_fits, read_labels
 from log1pnmf.analysis.marker_tests import Z95
 from log1pnmf.analysis.metrics import FactorMatch, match_factors
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.summary import NOISES
 
 from .canvas import (
     INK,
-    Drawable,
     axes_or_new,
     color_bar,
-    drawable,
     drawing,
     figure_or_new,
+    fit_to_draw,
     heat_map,
     label_columns,
     label_points,
+    name_of,
     need_factors,
     set_title,
     tidy,
@@ -84,32 +86,33 @@ def compare(
     >>> [ax.get_title(loc="left") for ax in figure.axes[:2]]
     ['c = 1', 'c = ∞']
     """
-    first, second = drawable(a, key=keys[0]), drawable(b, key=keys[1])
+    first, second = fit_to_draw(a, key=keys[0]), fit_to_draw(b, key=keys[1])
     tables = _compared(first, second, on)
     match = match_factors(*tables)
     order = match.order()
-    palettes = colors_of_fits(tables)
     groups = None if groupby is None else read_labels(a, groupby)
     both = np.concatenate((first.loadings, second.loadings[:, order]), axis=1)
     arrangement = arrange(both, groups, max_samples=max_samples, random_state=random_state)
 
     figure = figure_or_new(figure, (11.0, 4.6))
-    upper, lower, similar = _panels(figure)
-    for ax, shown, columns, palette in (
-        (upper, first, np.arange(first.n_components), palettes[0]),
-        (lower, second, order, palettes[1]),
+    grid = figure.add_gridspec(2, 2, width_ratios=(2.1, 1.0))
+    upper, lower, similar = (figure.add_subplot(grid[at]) for at in ((0, 0), (1, 0), (slice(None), 1)))
+    columns = (np.arange(first.n_components), order)
+    for ax, fit, own, palette in zip(
+        (upper, lower), (first, second), columns, colors_of_fits(tables), strict=True
     ):
-        used = [palette[k] for k in columns]
-        draw_structure(ax, shown.loadings[arrangement.order][:, columns], arrangement, used)
-        factor_legend(ax, [shown.factor_labels[k] for k in columns], used)
+        used = [palette[k] for k in own]
+        draw_structure(ax, fit.loadings[arrangement.order][:, own], arrangement, used)
+        factor_legend(ax, [fit.factor_labels[k] for k in own], used)
         ax.set_ylabel("loading", fontsize="small", color=INK)
-        set_title(ax, None, shown.name)
+        set_title(ax, None, name_of(fit))
     _draw_similarity(similar, first, second, match)
     name_groups(lower, arrangement, groupby)
     return figure
 
 
-def _compared(first: Drawable, second: Drawable, on: str) -> tuple[np.ndarray, np.ndarray]:
+def _compared(first: Fit, second: Fit, on: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the loadings or the factors of two fits to the same samples."""
     check_choice("on", on, ("loadings", "factors"))
     if len(first.loadings) != len(second.loadings):
         raise ValueError(
@@ -123,29 +126,21 @@ def _compared(first: Drawable, second: Drawable, on: str) -> tuple[np.ndarray, n
     return first.factors, second.factors
 
 
-def _panels(figure: Any) -> tuple[Any, Any, Any]:
-    grid = figure.add_gridspec(2, 2, width_ratios=(2.1, 1.0))
-    return figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[1, 0]), figure.add_subplot(grid[:, 1])
-
-
-def _draw_similarity(ax: Any, first: Drawable, second: Drawable, match: FactorMatch) -> None:
-    order = match.order()
-    matched = match.pairs[:, 0]
+def _draw_similarity(ax: Any, first: Fit, second: Fit, match: FactorMatch) -> None:
+    """Draw the correlations of all pairs of factors, matched ones on the diagonal."""
+    order, matched = match.order(), match.pairs[:, 0]
     rows = np.concatenate((matched, np.setdiff1d(np.arange(first.n_components), matched)))
     image = heat_map(ax, match.matrix[np.ix_(rows, order)], cmap="RdBu_r", limits=(-1.0, 1.0))
     label_columns(ax, [second.factor_labels[k] for k in order])
     ax.set_yticks(range(len(rows)), [first.factor_labels[k] for k in rows])
-    ax.set_xlabel(second.name, fontsize="small", color=INK)
-    ax.set_ylabel(first.name, fontsize="small", color=INK)
+    ax.set_xlabel(name_of(second), fontsize="small", color=INK)
+    ax.set_ylabel(name_of(first), fontsize="small", color=INK)
     color_bar(image, "correlation")
 
 
 # ---------- plots of what a fit does not explain
 
 GREY, RED, BAND = "#9aa3ab", "#c4473a", "#f0d3cf"
-
-VARIANCES = {"poisson": "Poisson", "nb": "negative binomial"}
-"""The noise with whose variance that of a feature is compared, in words."""
 
 
 @drawing
@@ -176,15 +171,19 @@ def diagnostics(found: Diagnostics, *, n_labels: int = 8, figure: Figure | SubFi
     >>> len(pl.diagnostics(found, figure=Figure()).axes)
     2
     """
+    _check_kind(found)
+    figure = figure_or_new(figure, (8.4, 3.6))
+    left, right = figure.subplots(1, 2)
+    _draw_features(left, found, n_labels)
+    _draw_samples(right, found, n_labels)
+    return figure
+
+
+def _check_kind(found: Any) -> None:
     if not isinstance(found, Diagnostics):
         raise TypeError(
             f"expected Diagnostics, got {type(found).__name__}; pass log1pnmf.analysis.diagnose(fit, counts)"
         )
-    figure = figure_or_new(figure, (8.4, 3.6))
-    panels = figure.subplots(1, 2)
-    _features(panels[0], found, n_labels)
-    _samples(panels[1], found, n_labels)
-    return figure
 
 
 @drawing
@@ -217,10 +216,7 @@ def dispersion(found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None)
     >>> pl.dispersion(found, ax=Figure().subplots()).get_ylabel()
     'dispersion'
     """
-    if not isinstance(found, Diagnostics):
-        raise TypeError(
-            f"expected Diagnostics, got {type(found).__name__}; pass log1pnmf.analysis.diagnose(fit, counts)"
-        )
+    _check_kind(found)
     if found.fitted_dispersion is None:
         raise ValueError(
             "the fit has Poisson noise and therefore no dispersions; fit with noise='nb', or use "
@@ -229,7 +225,7 @@ def dispersion(found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None)
     ax = axes_or_new(ax, (4.6, 3.6))
     index = np.flatnonzero(found.feature_mean > 0.0)
     x, y = found.feature_mean[index], found.fitted_dispersion[index]
-    _scatter(ax, x, y, logs="xy")
+    _scatter(ax, x, y, scale="log")
     ax.set_xlabel("mean count", color=INK)
     ax.set_ylabel("dispersion", color=INK)
     set_title(ax, None, f"{len(index):,} features: median {np.median(y):.2g}" if len(index) else "no counts")
@@ -246,29 +242,28 @@ def dispersion(found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None)
     return ax
 
 
-def _features(ax: Axes, found: Diagnostics, n_labels: int) -> None:
-    good = np.isfinite(found.feature_dispersion) & (found.feature_dispersion > 0.0)
-    index = np.flatnonzero(good)
+def _draw_features(ax: Axes, found: Diagnostics, n_labels: int) -> None:
+    """Draw the variance of every feature against its mean."""
+    index = np.flatnonzero(np.isfinite(found.feature_dispersion) & (found.feature_dispersion > 0.0))
     x, y = found.feature_mean[index], found.feature_dispersion[index]
-    _scatter(ax, x, y, logs="xy")
-    order = np.sort(x)
+    _scatter(ax, x, y, scale="log")
     ax.axhline(1.0, color=INK, linewidth=0.8, linestyle=":")
-    median = float(np.median(y)) if len(y) else 1.0
-    title = f"features: median {median:.2g}"
+    title = f"features: median {np.median(y) if len(y) else 1.0:.2g}"
     if found.noise == "poisson":
+        order = np.sort(x)
         ax.plot(order, 1.0 + found.overdispersion * order, color=RED, linewidth=1.0, zorder=0)
         title += f"; line 1 + {found.overdispersion:.2g} mean"
     top = np.argsort(-y, kind="stable")[:n_labels]
     ax.set_xlabel("mean count", color=INK)
-    ax.set_ylabel(f"variance / {VARIANCES[found.noise]} variance", color=INK)
+    ax.set_ylabel(f"variance / {NOISES[found.noise]} variance", color=INK)
     set_title(ax, None, title)
     label_points(ax, [str(found.feature_names[j]) for j in index[top]], x[top], y[top])
 
 
-def _samples(ax: Axes, found: Diagnostics, n_labels: int) -> None:
-    x, y = np.arange(len(found.sample_score)), found.sample_score
-    outliers = found.outliers()
-    _scatter(ax, x, y)
+def _draw_samples(ax: Axes, found: Diagnostics, n_labels: int) -> None:
+    """Draw the deviance of every sample."""
+    y, outliers = found.sample_score, found.outliers()
+    _scatter(ax, np.arange(len(y)), y)
     ax.scatter(outliers, y[outliers], s=12, color=RED, linewidths=0, zorder=3)
     ax.axhline(OUTLYING, color=INK, linewidth=0.8, linestyle=":")
     ax.set_xlabel("sample", color=INK)
@@ -278,11 +273,8 @@ def _samples(ax: Axes, found: Diagnostics, n_labels: int) -> None:
     label_points(ax, [str(found.sample_names[i]) for i in named], named.astype(np.float64), y[named])
 
 
-def _scatter(ax: Axes, x: np.ndarray, y: np.ndarray, *, logs: str = "") -> None:
+def _scatter(ax: Axes, x: np.ndarray, y: np.ndarray, *, scale: str = "linear") -> None:
     tidy(ax)
-    if "x" in logs:
-        ax.set_xscale("log")
-    if "y" in logs:
-        ax.set_yscale("log")
+    ax.set(xscale=scale, yscale=scale)
     ax.scatter(x, y, s=7, color=GREY, alpha=0.6, linewidths=0, rasterized=True)
     ax.margins(0.08)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,23 @@ from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.markers import Markers
 from log1pnmf.analysis.metrics import correlation_matrix
 from log1pnmf.fitting.anndata import symbols_of
-from log1pnmf.fitting.fit import Keys, factor_number
+from log1pnmf.fitting.fit import Fit, factor_number
+from log1pnmf.fitting.ranking import ranking_of
 
 from .canvas import (
     INK,
-    Drawable,
     axes_or_new,
+    chosen_factors,
     color_bar,
-    drawable,
     drawing,
     figure_or_new,
+    fit_to_draw,
     heat_map,
     label_columns,
     label_points,
     need_factors,
-    rank,
+    panels_in,
+    result_in,
     set_title,
     tidy,
 )
@@ -38,8 +40,7 @@ from .canvas import (
 
 Array = NDArray[np.float64]
 
-MOST_CERTAIN = 50.0
-"""Height at which points end: a p-value of 1e-50."""
+MOST_CERTAIN = 50.0  # height at which points end: a p-value of 1e-50
 
 
 @drawing
@@ -82,7 +83,7 @@ def volcano(
     Notes
     -----
     Points end at a p-value of 1e-50. Those that would lie above are triangles at that height, and the legend
-    says how many they are.
+    has their number.
 
     Examples
     --------
@@ -94,14 +95,16 @@ def volcano(
     >>> pl.volcano(found, 1, ax=Figure().subplots()).get_xlabel()
     'log2 fold change'
     """
-    tested, names = _tested(source, key)
+    found = result_in(source, Markers, key, tool="markers", call="model.markers(counts)")
+    given = isinstance(found, Markers)
+    tested = found.tested if given else found["tested"]
+    names = [str(name) for name in (found.factor_names if given else found["factor_names"])]
     k = factor_number(k, names)
     order = np.argsort(-tested["score"][:, k], kind="stable")  # the first features of the factor first
     x, p, adjusted = (tested[name][order, k] for name in ("log2_fold_change", "p", "adjusted_p"))
     features = np.array([str(name) for name in tested["feature_names"]])[order]
     if gene_symbols is not None:
-        shown = symbols_of(source, gene_symbols)
-        symbols = dict(zip(map(str, source.var_names), shown, strict=True))
+        symbols = dict(zip(map(str, source.var_names), symbols_of(source, gene_symbols), strict=True))
         features = np.array([symbols.get(name, name) for name in features])
     if np.isnan(p).all():
         raise ValueError(
@@ -111,15 +114,18 @@ def volcano(
     height = -np.log10(np.maximum(p, np.finfo(float).tiny))
     y, capped = np.minimum(height, MOST_CERTAIN), height > MOST_CERTAIN
     sure = adjusted <= level
-    color = factor_colors(len(names))[k]
     ax = axes_or_new(ax, (4.8, 4.0))
     tidy(ax)
-    _draw_points(ax, x, y, ~sure & ~capped, {"s": 6, "color": "#dfe3e6", "linewidths": 0})
+
+    def draw(part: NDArray[np.bool_], **style: Any) -> None:
+        ax.scatter(x[part], y[part], alpha=0.8, rasterized=True, **style)
+
+    draw(~sure & ~capped, s=6, color="#dfe3e6", linewidths=0)
+    color = factor_colors(len(names))[k]
     seen = {"color": color, "edgecolors": INK, "linewidths": 0.25}  # an edge, as the baseline is grey
-    _draw_points(ax, x, y, sure & ~capped, {"s": 10, **seen})
+    draw(sure & ~capped, s=10, **seen)
     if capped.any():
-        label = f"p < 1e-{MOST_CERTAIN:.0f} ({int(capped.sum()):,})"
-        _draw_points(ax, x, y, capped, {"s": 18, "marker": "^", "label": label, **seen})
+        draw(capped, s=18, marker="^", label=f"p < 1e-{MOST_CERTAIN:.0f} ({int(capped.sum()):,})", **seen)
         ax.legend(loc="best", frameon=False, fontsize="small", labelcolor=INK, handletextpad=0.1)
     ax.axvline(0.0, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
     ax.set_ylim(-0.03 * y.max(), 1.08 * max(float(y.max()), 1.0))
@@ -133,41 +139,17 @@ def volcano(
     return ax
 
 
-def _draw_points(ax: Axes, x: Array, y: Array, part: NDArray[np.bool_], look: dict[str, Any]) -> None:
-    ax.scatter(x[part], y[part], alpha=0.8, rasterized=True, **look)
-
-
-def _tested(source: Any, key: str | None) -> tuple[Mapping[str, Any], list[str]]:
-    """Return arrays of features x factors with names of the features, and the names of the factors."""
-    if isinstance(source, Markers):
-        if key is not None:
-            raise ValueError(f"key={key!r} is for AnnData, got Markers; leave it out")
-        return source.tested, list(source.factor_names)
-    name = Keys(key).markers
-    if not hasattr(source, "uns") or name not in source.uns:
-        raise KeyError(
-            f"no markers in a {type(source).__name__}: pass the result of model.markers(counts), or an "
-            f"AnnData with uns[{name!r}], which log1pnmf.tl.markers writes"
-        )
-    about: Mapping[str, Any] = source.uns[name]
-    return about["tested"], [str(one) for one in about["factor_names"]]
-
-
 # ---------- plots of the features of factors: one factor at a time, and one against another
 
-KINDS = ("bars", "heatmap")
-SCALES = ("linear", "log")
-
 PANELS_PER_ROW = 5
-FLOOR = 1e-3
-"""Part of the largest value at which log axes begin; smaller values are drawn there."""
+FLOOR = 1e-3  # part of the largest value at which log axes begin; smaller values are drawn there
 
 
 @drawing
 def factor_scatter(
     source: Any,
-    a: int,
-    b: int,
+    a: int | str,
+    b: int | str,
     *,
     key: str | None = None,
     feature_names: Any = None,
@@ -184,8 +166,8 @@ def factor_scatter(
     ----------
     source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
         The fit.
-    a, b : int
-        Numbers of two factors, from 0.
+    a, b : int or str
+        Two factors: their numbers, from 0, or names.
     key : str, optional
         Name of the fit in an AnnData.
     feature_names : sequence of str, optional
@@ -218,14 +200,15 @@ def factor_scatter(
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('factor k1', 'factor k2')
     """
-    check_choice("scale", scale, SCALES)
-    names = symbols_of(source, gene_symbols, feature_names)
-    shown = drawable(source, key=key, feature_names=names)
-    need_factors(shown)
-    a, b = (factor_number(k, shown.factor_names) for k in (a, b))
-    x, y = shown.factors[:, a], shown.factors[:, b]
-    rho = correlation_matrix(np.stack((x, y), axis=1))[0, 1]
-    named = _extremes(x, y, n_labels) if highlight is None else _find(shown, highlight)
+    check_choice("scale", scale, ("linear", "log"))
+    fit = fit_to_draw(source, key=key, feature_names=symbols_of(source, gene_symbols, feature_names))
+    need_factors(fit)
+    pair = chosen_factors(fit, (a, b))
+    x, y = fit.factors[:, pair].T
+    rho = correlation_matrix(fit.factors[:, pair])[0, 1]
+    named = _extremes(x, y, n_labels) if highlight is None else _find(fit, highlight)
+    palette = factor_colors(fit.n_components)
+    sides = [palette[pair[0] if x[j] >= y[j] else pair[1]] for j in named]  # where its value is larger
     largest = float(max(x.max(), y.max())) or 1.0
     limits = (-0.08 * largest, 1.06 * largest)
     if scale == "log":
@@ -233,22 +216,21 @@ def factor_scatter(
         x, y, limits = np.maximum(x, least), np.maximum(y, least), (0.6 * least, 1.8 * largest)
     ax = axes_or_new(ax, (4.4, 4.4))
     tidy(ax)
-    ax.set_xscale(scale)
-    ax.set_yscale(scale)
+    ax.set(xscale=scale, yscale=scale)
     ax.scatter(x, y, s=7, color="#9aa3ab", alpha=0.6, linewidths=0, rasterized=True)
     ax.plot(limits, limits, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
-    ax.scatter(x[named], y[named], s=11, color=_sides(shown, (a, b), named), linewidths=0, zorder=3)
-    ax.set_xlabel(f"factor {shown.factor_labels[a]}", fontsize="medium", color=INK)
-    ax.set_ylabel(f"factor {shown.factor_labels[b]}", fontsize="medium", color=INK)
+    ax.scatter(x[named], y[named], s=11, color=sides, linewidths=0, zorder=3)
+    ax.set_xlabel(f"factor {fit.factor_labels[pair[0]]}", fontsize="medium", color=INK)
+    ax.set_ylabel(f"factor {fit.factor_labels[pair[1]]}", fontsize="medium", color=INK)
     ax.set(xlim=limits, ylim=limits)
-    set_title(ax, title, shown.name)
+    set_title(ax, title, fit.name)
     ax.set_title(f"Spearman {rho:.2f}", loc="right", fontsize="small", color=INK)
-    label_points(ax, shown.feature_labels[named].tolist(), x[named], y[named])
+    label_points(ax, fit.feature_labels[named].tolist(), x[named], y[named])
     return ax
 
 
 def _extremes(x: Array, y: Array, n_labels: int) -> NDArray[np.intp]:
-    """Features largest in x, in y and in both, in turns, so that the first n are of all three kinds."""
+    """Return features largest in x, in y and in both, in turns, so that the first are of all three kinds."""
     right, up = x / (x.max() or 1.0), y / (y.max() or 1.0)
     scores = (right - up, up - right, np.minimum(right, up))
     turns = np.stack([np.argsort(-score, kind="stable")[:n_labels] for score in scores], axis=1).ravel()
@@ -256,19 +238,13 @@ def _extremes(x: Array, y: Array, n_labels: int) -> NDArray[np.intp]:
     return turns[np.sort(first)][:n_labels]
 
 
-def _find(shown: Drawable, names: Sequence[str]) -> NDArray[np.intp]:
-    places = {name: j for j, name in enumerate(shown.feature_labels.tolist())}
+def _find(fit: Fit, names: Sequence[str]) -> NDArray[np.intp]:
+    """Return the numbers of features that are given by name."""
+    places = {name: j for j, name in enumerate(fit.feature_labels.tolist())}
     unknown = [name for name in names if name not in places]
     if unknown:
         raise ValueError(f"no feature is called {', '.join(map(repr, unknown[:5]))}; see feature_names")
     return np.array([places[name] for name in names], dtype=np.intp)
-
-
-def _sides(shown: Drawable, pair: tuple[int, int], named: NDArray[np.intp]) -> list[str]:
-    """Return each feature the colour of the factor in which its value is larger."""
-    colors, (a, b) = factor_colors(shown.n_components), pair
-    more_in_a = shown.factors[named, a] >= shown.factors[named, b]
-    return [colors[a] if side else colors[b] for side in more_in_a]
 
 
 @drawing
@@ -278,7 +254,7 @@ def top_features(
     n_top: int = 8,
     kind: str = "bars",
     key: str | None = None,
-    factors: Sequence[int] | None = None,
+    factors: Sequence[int | str] | None = None,
     markers: Markers | None = None,
     feature_names: Any = None,
     gene_symbols: str | None = None,
@@ -297,8 +273,8 @@ def top_features(
         all of them. Both show log2 fold changes.
     key : str, optional
         Name of the fit in an AnnData.
-    factors : sequence of int, optional
-        Which factors to show; by default all.
+    factors : sequence of int or str, optional
+        Which factors to show, by number or name; by default all.
     markers : Markers, optional
         Result of ``model.markers(counts)``. The plot then shows only features that rise significantly with a
         factor, in the same order.
@@ -322,55 +298,50 @@ def top_features(
     >>> len(figure.axes)
     2
     """
-    check_choice("kind", kind, KINDS)
-    names = symbols_of(source, gene_symbols, feature_names)
-    shown = drawable(source, key=key, feature_names=names)
-    need_factors(shown)
-    which = range(shown.n_components) if factors is None else factors
-    chosen = [factor_number(k, shown.factor_names) for k in which]
-    if markers is not None and markers.effect.shape != shown.factors.shape:
+    check_choice("kind", kind, ("bars", "heatmap"))
+    fit = fit_to_draw(source, key=key, feature_names=symbols_of(source, gene_symbols, feature_names))
+    need_factors(fit)
+    chosen = chosen_factors(fit, factors)
+    if markers is not None and markers.effect.shape != fit.factors.shape:
         raise ValueError(
             f"markers are of {markers.effect.shape[0]} features and {markers.n_components} factors, but the "
-            f"fit has {shown.factors.shape[0]} and {shown.n_components}; pass those of the same fit"
+            f"fit has {fit.factors.shape[0]} and {fit.n_components}; pass those of the same fit"
         )
-    ranking = rank(shown)
+    ranking = ranking_of(fit)
     top = [ranking.top(k, n_top) if markers is None else markers.top_index(k, n_top) for k in chosen]
-    draw = _bars if kind == "bars" else _heat_map
-    return draw(shown, chosen, top, ranking.log2_fold_change, figure)
+    draw = _draw_bars if kind == "bars" else _draw_heat_map
+    return draw(fit, dict(zip(chosen, top, strict=True)), ranking.log2_fold_change, figure)
 
 
-def _bars(shown: Drawable, chosen: list[int], top: list[Any], change: Array, figure: Any) -> Any:
-    columns = min(PANELS_PER_ROW, len(chosen))
-    rows = -(-len(chosen) // columns)
-    tallest = max((len(found) for found in top), default=1)
-    figure = figure_or_new(figure, (1.85 * columns, (0.55 + 0.155 * tallest) * rows))
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    colors = factor_colors(shown.n_components)
-    for ax, k, features in zip(panels, chosen, top, strict=False):
+def _draw_bars(fit: Fit, top: dict[int, Any], change: Array, figure: Any) -> Any:
+    """Draw a panel for each factor."""
+    tallest = max(map(len, top.values()), default=1)
+    figure, panels = panels_in(figure, len(top), PANELS_PER_ROW, (1.85, 0.55 + 0.155 * tallest))
+    colors = factor_colors(fit.n_components)
+    for ax, (k, features) in zip(panels, top.items(), strict=True):
         place = np.arange(len(features))
         ax.barh(place, change[features, k], color=colors[k], height=0.75)
-        ax.set_yticks(place, shown.feature_labels[features])
+        ax.set_yticks(place, fit.feature_labels[features])
         ax.set_ylim(tallest - 0.4, -0.6)
         tidy(ax)
         ax.spines["left"].set_visible(False)
         ax.tick_params(axis="y", length=0, labelsize="x-small")
         ax.tick_params(axis="x", length=2, labelsize="x-small")
         ax.locator_params(axis="x", nbins=3)
-        ax.set_title(shown.factor_labels[k], loc="left", fontsize="small", color=INK)
-    for ax in panels[max(len(chosen) - columns, 0) : len(chosen)]:
+        ax.set_title(fit.factor_labels[k], loc="left", fontsize="small", color=INK)
+    for ax in panels[-PANELS_PER_ROW:]:  # those without another below
         ax.set_xlabel("log2 fold change", fontsize="x-small", color=INK)
-    for ax in panels[len(chosen) :]:
-        ax.set_visible(False)
     return figure
 
 
-def _heat_map(shown: Drawable, chosen: list[int], top: list[Any], change: Array, figure: Any) -> Any:
-    features = np.array(list(dict.fromkeys(int(j) for part in top for j in part)), dtype=np.intp)
-    values = np.maximum(change[features][:, chosen], 0.0)
-    figure = figure_or_new(figure, (1.9 + 0.28 * len(chosen), 0.7 + 0.135 * len(features)))
+def _draw_heat_map(fit: Fit, top: dict[int, Any], change: Array, figure: Any) -> Any:
+    """Draw one table of the features of all factors."""
+    features = np.array(list(dict.fromkeys(int(j) for part in top.values() for j in part)), dtype=np.intp)
+    values = np.maximum(change[features][:, list(top)], 0.0)
+    figure = figure_or_new(figure, (1.9 + 0.28 * len(top), 0.7 + 0.135 * len(features)))
     ax = figure.subplots()
     image = heat_map(ax, values, cmap="Blues", limits=(0.0, max(float(values.max(initial=0.0)), 1.0)))
-    label_columns(ax, [shown.factor_labels[k] for k in chosen], above=True)
-    ax.set_yticks(range(len(features)), shown.feature_labels[features], fontsize="x-small")
+    label_columns(ax, [fit.factor_labels[k] for k in top], above=True)
+    ax.set_yticks(range(len(features)), fit.feature_labels[features], fontsize="x-small")
     color_bar(image, "log2 fold change (0: not more)")
     return figure

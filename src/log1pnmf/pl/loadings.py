@@ -17,21 +17,25 @@ from log1pnmf._common.colors import distinct_colors, factor_colors
 from log1pnmf.analysis.groups import Arrangement, arrange, group_means, labels_of, read_groups, read_labels
 from log1pnmf.analysis.usage import Usage
 from log1pnmf.fitting.anndata import is_annotated
-from log1pnmf.fitting.fit import Keys, factor_number, sample_shares
+from log1pnmf.fitting.fit import sample_shares
 
 from .canvas import (
     INK,
     axes_or_new,
+    chosen_factors,
     color_bar,
     colors_in,
-    drawable,
     drawing,
     figure_or_new,
+    fit_to_draw,
     group_places,
     heat_map,
     label_below,
     label_columns,
+    name_of,
     need_factors,
+    panels_in,
+    result_in,
     set_title,
     stacked_pixels,
     tidy,
@@ -39,14 +43,9 @@ from .canvas import (
 
 # ---------- loadings on a map of the samples: a UMAP, a t-SNE, or positions in a tissue
 
-KNOWN = ("X_umap", "X_tsne", "X_draw_graph_fa", "spatial", "X_pca")
-"""Names under which the map is searched, in this order."""
-
-LIBRARIES = ("library_id", "section", "slide")
-"""Columns of `obs` that tell sections in space apart."""
-
-NONE = "#e6e9eb"
-"""Colour of samples without the factor."""
+MAPS = ("X_umap", "X_tsne", "X_draw_graph_fa", "spatial", "X_pca")  # in `obsm`, searched in this order
+LIBRARIES = ("library_id", "section", "slide")  # columns of `obs` that tell sections in space apart
+ABSENT = "#e6e9eb"  # colour of samples without the factor
 
 
 @drawing
@@ -102,36 +101,25 @@ def embedding(
     >>> len(pl.embedding(model, np.random.default_rng(1).random((50, 2)), figure=Figure()).axes)
     3
     """
-    shown = drawable(adata, key=key)
-    places, found = _places(adata, basis, len(shown.loadings))
-    names, labels = shown.factor_names, shown.factor_labels
-    chosen = [factor_number(factor, names) for factor in (range(len(names)) if factors is None else factors)]
+    fit = fit_to_draw(adata, key=key)
+    places, found = _places(adata, basis, len(fit.loadings))
+    chosen = chosen_factors(fit, factors)
     sections = _sections(adata, found, library_key, len(places))
-    drawn = [(k, section) for section in sections for k in chosen]
-    columns = max(1, min(n_columns, len(drawn)))
-    rows = -(-len(drawn) // columns)
-    figure = figure_or_new(figure, (2.1 * columns, 2.15 * rows))
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    colors = factor_colors(shown.n_components)
-    points = size if size is not None else float(np.clip(12_000.0 / len(places), 0.4, 14.0))
-    for ax, (k, section) in zip(panels, drawn, strict=False):
-        values, own = shown.loadings[:, k], sections[section]
-        order = own[np.argsort(values[own], kind="stable")]
-        dark = INK if k == 0 else colors[k]  # the baseline's own grey would not be seen
-        shades = LinearSegmentedColormap.from_list("factor", [NONE, dark])
-        ax.scatter(
-            *places[order].T,
-            c=values[order],
-            cmap=shades,
-            vmin=0.0,
-            vmax=max(float(values.max()), 1e-300),
-            s=points,
-            linewidths=0,
-            rasterized=True,
-        )
-        ax.set_title(f"{section} {labels[k]}".strip(), loc="left", fontsize="small", color=INK)
+    drawn = [(k, name, members) for name, members in sections.items() for k in chosen]
+    figure, panels = panels_in(figure, len(drawn), n_columns, (2.1, 2.15))
+    colors = [INK, *factor_colors(fit.n_components)[1:]]  # the baseline's own grey would not be seen
+    style = {
+        "s": float(np.clip(12_000.0 / len(places), 0.4, 14.0)) if size is None else size,
+        "linewidths": 0,
+    }
+    for ax, (k, section, members) in zip(panels, drawn, strict=True):
+        values = fit.loadings[:, k]
+        order = members[np.argsort(values[members], kind="stable")]
+        shades = LinearSegmentedColormap.from_list("factor", [ABSENT, colors[k]])
+        limits = {"vmin": 0.0, "vmax": max(float(values.max()), 1e-300)}
+        ax.scatter(*places[order].T, c=values[order], cmap=shades, rasterized=True, **limits, **style)
+        ax.set_title(f"{section} {fit.factor_labels[k]}".strip(), loc="left", fontsize="small", color=INK)
         ax.set_aspect("equal", adjustable="datalim")
-    for ax in panels:
         ax.axis("off")
     return figure
 
@@ -162,12 +150,11 @@ def _places(source: Any, basis: Any, n: int) -> tuple[np.ndarray, str | None]:
             raise ValueError(
                 "basis is needed: pass an array with two numbers for each sample, or AnnData with a UMAP"
             )
-        there = list(source.obsm)
-        wanted = KNOWN if basis is None else (basis, f"X_{basis}")
-        found = next((name for name in wanted if name in there), None)
+        wanted = MAPS if basis is None else (basis, f"X_{basis}")
+        found = next((name for name in wanted if name in source.obsm), None)
         if found is None:
             what = "no map of the samples" if basis is None else f"no {basis!r}"
-            known = ", ".join(map(repr, there)) or "none"
+            known = ", ".join(map(repr, source.obsm)) or "none"
             raise KeyError(
                 f"adata.obsm has {what} (it has: {known}); run scanpy.tl.umap(adata), or pass basis="
             )
@@ -180,8 +167,7 @@ def _places(source: Any, basis: Any, n: int) -> tuple[np.ndarray, str | None]:
 
 # ---------- plots of mean loadings of groups and of their differences
 
-SPREAD = 0.55
-"""Height that the groups of one factor share."""
+SPREAD = 0.55  # height that the groups of one factor share
 
 
 @drawing
@@ -215,11 +201,10 @@ def usage(
     >>> len(pl.usage(found, figure=Figure()).axes)
     2
     """
-    table, about = _read(source, key)
+    table, about = _usage_of(source, key)
     names = [str(name) for name in about["factor_names"]]
     is_slope = "reference" not in table
-    height = 1.1 + 0.36 * len(names)
-    figure = figure_or_new(figure, (4.8 if is_slope else 8.4, height))
+    figure = figure_or_new(figure, (4.8 if is_slope else 8.4, 1.1 + 0.36 * len(names)))
     panels = figure.subplots(1, 1 if is_slope else 2, sharey=True, squeeze=False)[0]
     if not is_slope:
         _means(panels[0], table, about, names)
@@ -238,65 +223,60 @@ def _means(ax: Axes, table: Mapping[str, Any], about: Mapping[str, Any], names: 
     reference = str(np.asarray(table["reference"])[0])
     groups = [reference, *dict.fromkeys(map(str, table["group"]))]
     group, factor = (np.asarray(table[name]).astype(str) for name in ("group", "factor"))
-    colors = (
-        [about["colors"].get(name) for name in groups] if "colors" in about else distinct_colors(len(groups))
-    )
+    given = about.get("colors")
+    colors = distinct_colors(len(groups)) if given is None else [given.get(name) for name in groups]
     units = None if "means" not in about else np.asarray(about["unit_groups"]).astype(str)
+    half = 0.45 * SPREAD / len(groups)
     for place, (name, color) in enumerate(zip(groups, colors, strict=True)):
-        shift = SPREAD * ((place + 0.5) / len(groups) - 0.5)
         for k, one in enumerate(names):
-            rows = np.flatnonzero((factor == one) & ((group == name) | (name == reference)))[:1]
-            mean = np.asarray(table["reference_mean" if name == reference else "mean"])[rows[0]]
-            y, half = k + shift, 0.45 * SPREAD / len(groups)
-            ax.plot(
-                [mean, mean], [y - half, y + half], color=color, linewidth=2.2, label=name if k == 0 else None
-            )
+            row = np.flatnonzero((factor == one) & ((group == name) | (name == reference)))[0]
+            mean = np.asarray(table["reference_mean" if name == reference else "mean"])[row]
+            y, label = _height(k, place, len(groups)), name if k == 0 else None
+            ax.plot([mean, mean], [y - half, y + half], color=color, linewidth=2.2, label=label)
             if units is not None:
                 dots = np.asarray(about["means"])[units == name, k]
                 ax.scatter(dots, np.full(len(dots), y), s=13, color=color, alpha=0.55, linewidths=0)
     ax.set_xlim(left=0.0)
     ax.set_xlabel("mean loading", color=INK, fontsize="small")
-    ax.legend(
-        loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=4, frameon=False, fontsize="small", labelcolor=INK
-    )
+    place_above = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "ncols": 4}
+    ax.legend(frameon=False, fontsize="small", labelcolor=INK, **place_above)
+
+
+def _height(k: int, place: int, n_groups: int) -> float:
+    """Return where a group is drawn among those of factor k."""
+    return k + SPREAD * ((place + 0.5) / n_groups - 0.5)
 
 
 def _differences(
     ax: Axes, table: Mapping[str, Any], names: list[str], given: Mapping[str, Any] | None, level: float
 ) -> None:
-    factor = np.asarray(table["factor"]).astype(str)
-    group = np.asarray(table["group"]).astype(str)
+    """Draw the difference, or the slope, of every group and factor, with its interval."""
+    group, factor = (np.asarray(table[name]).astype(str) for name in ("group", "factor"))
     groups = list(dict.fromkeys(group))
-    colors = factor_colors(len(names))
+    colors = [INK, *factor_colors(len(names))[1:]]
     shades = distinct_colors(len(groups) + 1)[1:] if given is None else [given[name] for name in groups]
     columns = ("difference" if "difference" in table else "slope", "lower", "upper", "adjusted_p")
     values = np.stack([np.asarray(table[name], dtype=np.float64) for name in columns], axis=1)
     for row, (difference, low, high, adjusted) in enumerate(values):
         k, place = names.index(factor[row]), groups.index(group[row])
-        y = k + SPREAD * ((place + 0.5) / len(groups) - 0.5)
-        color = INK if len(groups) == 1 and k == 0 else colors[k] if len(groups) == 1 else shades[place]
+        y, color = _height(k, place, len(groups)), colors[k] if len(groups) == 1 else shades[place]
         if np.isfinite(high - low):
             ax.plot([low, high], [y, y], color=color, linewidth=1.4)
         face = color if adjusted <= level else "white"
         ax.scatter([difference], [y], s=28, facecolor=face, edgecolor=color, linewidths=1.2, zorder=3)
     ax.axvline(0.0, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
-    reference = "" if "reference" not in table else f" to {np.asarray(table['reference'])[0]}"
-    what = f"difference{reference}, 95% interval" if reference else f"slope on {groups[0]}, 95% interval"
-    ax.set_xlabel(f"{what}\n(filled: adjusted p at most {level:g})", color=INK, fontsize="small")
+    is_slope = "reference" not in table
+    what = f"slope on {groups[0]}" if is_slope else f"difference to {np.asarray(table['reference'])[0]}"
+    label = f"{what}, 95% interval\n(filled: adjusted p at most {level:g})"
+    ax.set_xlabel(label, color=INK, fontsize="small")
 
 
-def _read(source: Any, key: str | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    if isinstance(source, Usage):
-        if key is not None:
-            raise ValueError(f"key={key!r} is for AnnData, got Usage; leave it out")
-        return source.table(), source.kept()
-    name = Keys(key).usage
-    if not hasattr(source, "uns") or name not in source.uns:
-        raise KeyError(
-            f"no usage in a {type(source).__name__}: pass the result of model.usage(groups), or an "
-            f"AnnData with uns[{name!r}], which log1pnmf.tl.usage writes"
-        )
-    about = dict(source.uns[name])
+def _usage_of(source: Any, key: str | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the table of a comparison of groups, and all that is drawn beside it."""
+    found = result_in(source, Usage, key, tool="usage", call="model.usage(groups)")
+    if isinstance(found, Usage):
+        return found.table(), found.kept()
+    about = dict(found)
     colors = colors_in(source, str(about.get("groupby", "")))
     wanted = {str(one) for column in ("group", "reference") for one in about["table"].get(column, [])}
     if colors is not None and wanted <= set(colors):
@@ -308,11 +288,7 @@ def _read(source: Any, key: str | None) -> tuple[Mapping[str, Any], Mapping[str,
 
 Array = NDArray[np.float64]
 
-HEIGHTS = ("loadings", "shares")
-
-PIXELS = (400, 2400)
-"""Pixels of a structure plot: enough for print."""
-
+PIXELS = (400, 2400)  # of a structure plot: enough for print
 ROWS_OF_LEGEND = 16
 
 
@@ -322,7 +298,7 @@ def structure(
     groupby: Any = None,
     *,
     key: str | None = None,
-    factors: Sequence[int] | None = None,
+    factors: Sequence[int | str] | None = None,
     heights: str = "loadings",
     max_samples: int | None = 20_000,
     random_state: int = 0,
@@ -343,8 +319,8 @@ def structure(
         other labels are an error.
     key : str, optional
         Name of the fit in an AnnData.
-    factors : sequence of int, optional
-        Which factors to draw, from the bottom up; by default all.
+    factors : sequence of int or str, optional
+        Which factors to draw, by number or name, from the bottom up; by default all.
     heights : {"loadings", "shares"}
         Loadings with a maximum of 1 for every factor, as in the paper; or the share of each sample's signal
         that each factor carries (`log1pnmf.shares`).
@@ -381,29 +357,29 @@ def structure(
     >>> ax.get_ylabel()
     'loading'
     """
-    check_choice("heights", heights, HEIGHTS)
-    shown = drawable(source, key=key)
+    check_choice("heights", heights, ("loadings", "shares"))
+    fit = fit_to_draw(source, key=key)
     groups = None if groupby is None else read_labels(source, groupby)
-    arrangement = arrange(shown.loadings, groups, max_samples=max_samples, random_state=random_state)
-    chosen = list(range(shown.n_components) if factors is None else factors)
-    palette = factor_colors(shown.n_components) if colors is None else list(colors)
-    values = shown.loadings
+    arrangement = arrange(fit.loadings, groups, max_samples=max_samples, random_state=random_state)
+    chosen = chosen_factors(fit, factors)
+    palette = factor_colors(fit.n_components) if colors is None else list(colors)
+    used = [palette[k] for k in chosen]
+    values, unit = fit.loadings, "loading"
     if heights == "shares":
-        need_factors(shown)
-        values = sample_shares(shown.loadings, shown.factors)
-    values = values[:, chosen]
+        need_factors(fit)
+        values, unit = sample_shares(fit.loadings, fit.factors), "share of the signal"
     ax = axes_or_new(ax, (9.0, 2.9))
-    draw_structure(ax, values[arrangement.order], arrangement, [palette[k] for k in chosen])
-    ax.set_ylabel("loading" if heights == "loadings" else "share of the signal", fontsize="small", color=INK)
-    set_title(ax, title, shown.name)
+    draw_structure(ax, values[arrangement.order][:, chosen], arrangement, used)
+    ax.set_ylabel(unit, fontsize="small", color=INK)
+    set_title(ax, title, name_of(fit))
     if legend:
-        factor_legend(ax, [shown.factor_labels[k] for k in chosen], [palette[k] for k in chosen])
+        factor_legend(ax, [fit.factor_labels[k] for k in chosen], used)
     name_groups(ax, arrangement, groupby)
     return ax
 
 
 def draw_structure(ax: Axes, values: Array, arrangement: Arrangement, colors: Sequence[Any]) -> None:
-    """Draw stacked bars, already in order, as one picture."""
+    """Draw stacked bars, already in order, as one picture; below it, the numbers that they are sorted by."""
     tallest = float(values.sum(axis=1).max(initial=0.0)) or 1.0
     parts = [(start, stop) for _, start, stop in arrangement.spans]
     pixels = stacked_pixels(values, parts, colors, top=tallest, shape=PIXELS)
@@ -412,7 +388,12 @@ def draw_structure(ax: Axes, values: Array, arrangement: Arrangement, colors: Se
     tidy(ax)
     ax.spines["bottom"].set_visible(False)
     if arrangement.scale is not None:
-        _draw_strip(ax, arrangement, tallest)
+        strip, bottom = arrangement.scale[None, : parts[0][1]], -0.08 * tallest
+        left, right = _places_of_bars(arrangement)[0]
+        extent = (left, right, bottom, -0.025 * tallest)
+        ax.imshow(strip, extent=extent, aspect="auto", cmap="viridis", zorder=2)
+        ax.set(xlim=(0.0, 1.0), ylim=(bottom, 1.02 * tallest))
+        ax.spines["left"].set_bounds(0.0, 1.02 * tallest)
 
 
 def name_groups(ax: Axes, arrangement: Arrangement, groupby: Any = None) -> None:
@@ -420,12 +401,11 @@ def name_groups(ax: Axes, arrangement: Arrangement, groupby: Any = None) -> None
     names = [name for name, _, _ in arrangement.spans]
     places = _places_of_bars(arrangement)
     if arrangement.scale is not None:
-        known = arrangement.scale[: arrangement.spans[0][2]]
-        at = np.linspace(0.0, 1.0, 5)
-        values = [f"{value:.3g}" for value in np.quantile(known, at)]
-        ticks, texts = list(places[0, 0] + at * (places[0, 1] - places[0, 0])), values
+        parts = np.linspace(0.0, 1.0, 5)
+        values = np.quantile(arrangement.scale[: arrangement.spans[0][2]], parts)
+        ticks, texts = list(places[0, 0] + parts * np.ptp(places[0])), [f"{value:.3g}" for value in values]
         if len(names) > 1:
-            ticks, texts = [*ticks[:-1], places[1].mean()], [*texts[:-1], names[1]]
+            ticks[-1], texts[-1] = places[1].mean(), names[1]
         ax.set_xticks(ticks, texts)
         ax.tick_params(axis="x", length=0)
         called = groupby if isinstance(groupby, str) else getattr(groupby, "name", None) or "groupby"
@@ -435,37 +415,17 @@ def name_groups(ax: Axes, arrangement: Arrangement, groupby: Any = None) -> None
 
 
 def _places_of_bars(arrangement: Arrangement) -> Array:
+    """Return where the bars of every group start and stop."""
     return group_places([stop - start for _, start, stop in arrangement.spans])
-
-
-def _draw_strip(ax: Axes, arrangement: Arrangement, tallest: float) -> None:
-    """Show the number that samples are ordered by as a strip of colours below their bars."""
-    assert arrangement.scale is not None
-    known = arrangement.scale[: arrangement.spans[0][2]]
-    left, right = _places_of_bars(arrangement)[0]
-    bottom, top = -0.08 * tallest, -0.025 * tallest
-    ax.imshow(known[None, :], extent=(left, right, bottom, top), aspect="auto", cmap="viridis", zorder=2)
-    ax.set(xlim=(0.0, 1.0), ylim=(bottom, 1.02 * tallest))
-    ax.spines["left"].set_bounds(0.0, 1.02 * tallest)
 
 
 def factor_legend(ax: Axes, names: Sequence[str], colors: Sequence[Any]) -> None:
     """List the factors beside the axes, in the order of the stack."""
     patches = [Patch(color=color, label=name) for name, color in zip(names, colors, strict=True)]
-    ax.legend(
-        handles=patches[::-1],
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        ncols=-(-len(patches) // ROWS_OF_LEGEND),
-        frameon=False,
-        fontsize="small",
-        labelcolor=INK,
-        handlelength=0.9,
-        handleheight=0.9,
-        handletextpad=0.5,
-        labelspacing=0.3,
-        borderaxespad=0.3,
-    )
+    place = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "ncols": -(-len(patches) // ROWS_OF_LEGEND)}
+    sizes = {"handlelength": 0.9, "handleheight": 0.9, "handletextpad": 0.5, "labelspacing": 0.3}
+    style = {"frameon": False, "fontsize": "small", "labelcolor": INK, "borderaxespad": 0.3}
+    ax.legend(handles=patches[::-1], **place, **sizes, **style)
 
 
 @drawing
@@ -500,14 +460,14 @@ def loadings_by_group(
     >>> [label.get_text() for label in ax.get_yticklabels()]
     ['a (2)', 'b (1)']
     """
-    shown = drawable(source, key=key)
+    fit = fit_to_draw(source, key=key)
     groups = read_groups(source, groupby)
-    means = group_means(shown.loadings, groups)
-    ax = axes_or_new(ax, (1.9 + 0.42 * shown.n_components, 0.9 + 0.27 * len(groups.names)))
+    means = group_means(fit.loadings, groups)
+    ax = axes_or_new(ax, (1.9 + 0.42 * fit.n_components, 0.9 + 0.27 * len(groups.names)))
     image = heat_map(ax, means, cmap="Blues", limits=(0.0, max(float(means.max()), 1e-300)))
-    label_columns(ax, shown.factor_labels)
+    label_columns(ax, fit.factor_labels)
     counts = zip(groups.names, groups.sizes.tolist(), strict=True)
     ax.set_yticks(range(len(groups.names)), [f"{name} ({size:,})" for name, size in counts])
     color_bar(image, "mean loading")
-    set_title(ax, title, shown.name)
+    set_title(ax, title, name_of(fit))
     return ax

@@ -12,26 +12,18 @@ import scipy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import distinct_colors
 from log1pnmf.analysis.grid import Setting
-from log1pnmf.analysis.selection import Judgement, Selection, judge
+from log1pnmf.analysis.selection import Selection, judge
 from log1pnmf.analysis.stability import Relation
-from log1pnmf.fitting.fit import SWEEP, Keys, c_name
+from log1pnmf.fitting.fit import SWEEP, Fit, c_name
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.summary import levelled
 
-from .canvas import (
-    INK,
-    Drawable,
-    axes_or_new,
-    drawable,
-    drawing,
-    figure_or_new,
-    tidy,
-)
+from .canvas import INK, axes_or_new, drawing, figure_or_new, fit_to_draw, name_of, result_in, tidy
 
 # ---------- curves: the objective by iteration, and what changes with c
 
@@ -46,8 +38,7 @@ MEASURES = {
 }
 """Columns of the table of a sweep, and how they are called in plots."""
 
-LINES = {"exact": "-", "adaptive": "-.", "approximate": "--"}
-"""How objectives of each likelihood are drawn."""
+LINES = {"exact": "-", "adaptive": "-.", "approximate": "--"}  # by the likelihood that was fitted
 
 
 @drawing
@@ -88,48 +79,39 @@ def convergence(
     """
     check_choice("x", x, ("iteration", "seconds"))
     given = list(sources) if isinstance(sources, list | tuple) else [sources]
-    shown = [drawable(source) for source in given]
-    labels = [one.name for one in shown] if names is None else list(names)
-    if len(labels) != len(shown):
-        raise ValueError(f"names must have one name for each of the {len(shown)} sources, got {len(labels)}")
-    best = _best_objectives(shown)
+    fits = [fit_to_draw(source) for source in given]
+    labels = [name_of(fit) for fit in fits] if names is None else list(names)
+    if len(labels) != len(fits):
+        raise ValueError(f"names must have one name for each of the {len(fits)} sources, got {len(labels)}")
+    best = _best_objectives(fits)
     ax = axes_or_new(ax, (4.6, 3.2))
-    for one, label, color in zip(shown, labels, distinct_colors(len(shown)), strict=True):
-        rows, objective = levelled(one.history)
-        gap = objective - best[_comparable(one)]
-        ax.plot(
-            np.asarray(one.history[x])[rows],
-            np.where(gap > 0.0, gap, np.nan),
-            color=color,
-            linewidth=1.4,
-            linestyle=LINES[_kind(one)],
-            label=label,
-        )
+    for fit, label, color in zip(fits, labels, distinct_colors(len(fits)), strict=True):
+        rows, objective = levelled(fit.history)
+        gap = objective - best[_comparable(fit)]
+        style: dict[str, Any] = {"color": color, "linewidth": 1.4, "linestyle": LINES[_comparable(fit)[1]]}
+        ax.plot(np.asarray(fit.history[x])[rows], np.where(gap > 0.0, gap, np.nan), label=label, **style)
     tidy(ax)
     ax.set_yscale("log")
-    ax.set_xlabel("iteration" if x == "iteration" else "seconds", color=INK)
+    ax.set_xlabel(x, color=INK)
     ax.set_ylabel("objective above the best", color=INK)
     ax.legend(frameon=False, fontsize="small", labelcolor=INK)
     return ax
 
 
-def _kind(one: Drawable) -> str:
-    """Which likelihood was fitted in the end."""
-    return str(np.asarray(one.history["likelihood"])[-1])
+def _comparable(fit: Fit) -> tuple[float, str, bool]:
+    """Return c, likelihood and noise: objectives are compared where these are the same."""
+    return fit.c, str(np.asarray(fit.history["likelihood"])[-1]), fit.dispersion is None
 
 
-def _comparable(one: Drawable) -> tuple[float, str, bool]:
-    """Objectives are compared where this is the same."""
-    return one.c, _kind(one), one.dispersion is None
-
-
-def _best_objectives(shown: Sequence[Drawable]) -> dict[tuple[float, str, bool], float]:
+def _best_objectives(fits: Sequence[Fit]) -> dict[tuple[float, str, bool], float]:
     best: dict[tuple[float, str, bool], float] = {}
-    for one in shown:
-        if not len(one.history.get("objective", ())):
-            raise ValueError(f"{one.name or 'a source'} has no history of iterations; pass the fit itself")
-        which = _comparable(one)
-        best[which] = min(best.get(which, math.inf), float(levelled(one.history)[1].min()))
+    for fit in fits:
+        if not len(fit.history.get("objective", ())):
+            raise ValueError(
+                f"{name_of(fit) or 'a source'} has no history of iterations; pass the fit itself"
+            )
+        which = _comparable(fit)
+        best[which] = min(best.get(which, math.inf), float(levelled(fit.history)[1].min()))
     return best
 
 
@@ -179,6 +161,7 @@ def sweep(
 
 
 def _columns(table: Any, measures: Sequence[str]) -> dict[str, Array]:
+    """Return c and the columns to draw of a sweep, its table, or an AnnData with it."""
     source = getattr(table, "table", table)  # of a Sweep
     if hasattr(source, "uns"):
         if SWEEP not in source.uns:
@@ -193,48 +176,38 @@ def _columns(table: Any, measures: Sequence[str]) -> dict[str, Array]:
 
 
 def _draw_across_c(ax: Axes, c: Array, values: Array, color: str) -> None:
+    """Draw a line over finite c, on a log scale, and c = inf to the right of it, after a break."""
     finite = np.isfinite(c)
-    place = _places_of_points(c)
+    place = np.log10(c, where=finite, out=np.zeros_like(c))
+    if finite.any():
+        place[~finite] = place[finite].max() + max(1.0, 0.2 * float(np.ptp(place[finite])))
     ax.plot(place[finite], values[finite], "o-", color=color, linewidth=1.4, markersize=4)
-    ticks, names = _ticks(c, place)
     if not finite.all():
         ax.plot(place[~finite], values[~finite], "o", color=color, markersize=4)
     if finite.any() and not finite.all():
-        last, end = place[finite][-1], place[~finite][0]
-        pair = [values[finite][-1], values[~finite][0]]
-        ax.plot([last, end], pair, ":", color=color, linewidth=1.2)
-        _break_axis(ax, (last + end) / 2.0)
+        last = np.flatnonzero(finite)[-1]
+        ends = [last, last + 1]  # in ascending order, inf follows
+        ax.plot(place[ends], values[ends], ":", color=color, linewidth=1.2)
+        _break_axis(ax, place[ends].mean())
     tidy(ax)
-    ax.xaxis.set_major_locator(FixedLocator(ticks))
+    ticks = _ticks(c, place)
+    ax.xaxis.set_major_locator(FixedLocator(list(ticks)))
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xticklabels(names)
+    ax.set_xticklabels(list(ticks.values()))
     ax.set_xlabel("c", color=INK, fontsize="small")
     ax.margins(x=0.08, y=0.12)
 
 
-def _places_of_points(c: ArrayLike) -> Array:
-    """Where values of c are on the axis: their logarithm, and inf to the right of all others."""
-    values = np.asarray(c, dtype=np.float64)
-    finite = np.isfinite(values)
-    logs = np.log10(values, where=finite, out=np.zeros_like(values))
-    if finite.any():
-        known = logs[finite]
-        logs[~finite] = known.max() + max(1.0, 0.2 * float(np.ptp(known)))
-    return logs
-
-
-def _ticks(c: Array, place: Array) -> tuple[list[float], list[str]]:
-    """Tick every value of c if they are few, otherwise every power of ten; inf always."""
+def _ticks(c: Array, place: Array) -> dict[float, str]:
+    """Return ticks at every value of c if they are few, otherwise at every power of ten; at inf always."""
     finite = np.isfinite(c)
     powers = place[finite]
     if len(powers) and (len(powers) > 5 or np.abs(powers).max() > 2.0):
         whole = range(math.ceil(powers.min() - 1e-9), math.floor(powers.max() + 1e-9) + 1)
-        pairs = [(float(power), f"$10^{{{power}}}$") for power in whole]
+        ticks = {float(power): f"$10^{{{power}}}$" for power in whole}
     else:
-        pairs = [(float(at), c_name(value)) for at, value in zip(powers, c[finite], strict=True)]
-    if not finite.all():
-        pairs.append((float(place[~finite][0]), "∞"))
-    return [at for at, _ in pairs], [name for _, name in pairs]
+        ticks = {float(at): c_name(value) for at, value in zip(powers, c[finite], strict=True)}
+    return ticks if finite.all() else ticks | {float(place[~finite][0]): "∞"}
 
 
 def _break_axis(ax: Axes, at: float) -> None:
@@ -243,58 +216,14 @@ def _break_axis(ax: Axes, at: float) -> None:
         "marker": [(-0.5, -1), (0.5, 1)],
         "markersize": 7,
         "linestyle": "none",
-        "color": INK,
         "mew": 1,
     }
-    transform = ax.get_xaxis_transform()
+    place: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False, "gid": "break"}
     for shift in (-0.06, 0.06):
-        ax.plot([at + shift], [0.0], transform=transform, clip_on=False, gid="break", **stroke)
+        ax.plot([at + shift], [0.0], color=INK, **stroke, **place)
 
 
-# ---------- marks and names of settings
-
-NAMES = {"c": "c", "n_components": "number of factors K", "l1": "penalty l1", "noise": "noise"}
-BEST: dict[str, Any] = {
-    "marker": "*",
-    "s": 150,
-    "color": "#d62728",
-    "edgecolors": "white",
-    "zorder": 5,
-    "label": "best",
-}
-ONE_SE: dict[str, Any] = {
-    "marker": "o",
-    "s": 190,
-    "facecolors": "none",
-    "edgecolors": "#d62728",
-    "linewidths": 1.8,
-    "zorder": 4,
-    "label": "simplest within one SE",
-}
-
-
-def short_number(value: float) -> str:
-    """Write a number in few characters, with a true minus sign."""
-    size = abs(value)
-    text = f"{size / 1000:.0f}k" if size >= 9950 else f"{size / 1000:.1f}k" if size >= 995 else f"{size:.0f}"
-    return f"−{text}" if value < 0 else text
-
-
-def path_name(others: list[str], path: tuple[Any, ...], *, several_noises: bool = False) -> str:
-    """Name a line by the parameters that are the same along it."""
-    short = {"n_components": "K", "c": "c", "l1": "l1"}
-    given = dict(zip(others, path, strict=True))
-    named = [name for name in short if given.get(name)]  # no penalty is not worth a name
-    words = [f"{short[name]} = {short_value(given[name])}" for name in named]
-    return ", ".join([*words, str(given["noise"])] if several_noises else words)
-
-
-def short_value(value: float) -> str:
-    """Write a value of c or of a penalty."""
-    return "∞" if math.isinf(value) else f"{value:g}"
-
-
-# ---------------------------------------------------------------- factors of several fits
+# ---------- factors of several fits
 
 
 @drawing
@@ -328,25 +257,12 @@ def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> An
     n = len(found.owner)
     figure = figure_or_new(figure, (3.6 + 0.24 * n, 1.2 + 0.24 * n))
     left, right = figure.subplots(1, 2, width_ratios=[1, 4])
-    tree = scipy.cluster.hierarchy.dendrogram(
-        found.tree,
-        orientation="left",
-        ax=left,
-        color_threshold=0.0,
-        above_threshold_color=INK,
-        no_labels=True,
-    )
+    style = {"color_threshold": 0.0, "above_threshold_color": INK, "no_labels": True}
+    tree = scipy.cluster.hierarchy.dendrogram(found.tree, orientation="left", ax=left, **style)
     left.set_axis_off()
     order = np.array(tree["leaves"])
-    image = right.imshow(
-        found.similarity[np.ix_(order, order)],
-        cmap="RdBu_r",
-        vmin=-1.0,
-        vmax=1.0,
-        aspect="auto",
-        interpolation="nearest",
-        origin="lower",
-    )
+    similarity, scale = found.similarity[np.ix_(order, order)], {"cmap": "RdBu_r", "vmin": -1.0, "vmax": 1.0}
+    image = right.imshow(similarity, aspect="auto", interpolation="nearest", origin="lower", **scale)
     colors, labels = distinct_colors(len(found.names)), found.labels
     right.set_yticks(range(n), [labels[i] for i in order], fontsize="small")
     right.set_xticks([])
@@ -361,20 +277,25 @@ def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> An
     return figure
 
 
-# ---------- plot for the choice of K: held-out log-likelihood and stability over seeds
+# ---------- a selection: held-out log-likelihood and stability over seeds
 
-AXES = ("n_components", "c", "l1")
-WIDTH = 70
-"""Characters of a line of the title."""
+AXES = {"n_components": "number of factors K", "c": "c", "l1": "penalty l1"}
+WIDTH = 70  # characters of a line of the title
+RED = "#d62728"
+BEST: dict[str, Any] = {"marker": "*", "s": 150, "color": RED, "edgecolors": "white", "zorder": 5}
+SIMPLEST: dict[str, Any] = {
+    "marker": "o",
+    "s": 190,
+    "facecolors": "none",
+    "edgecolors": RED,
+    "linewidths": 1.8,
+    "zorder": 4,
+}
 
 
 @drawing
 def select(
-    source: Any,
-    *,
-    over: str | None = None,
-    key: str | None = None,
-    figure: Figure | SubFigure | None = None,
+    source: Any, *, over: str | None = None, key: str | None = None, figure: Figure | SubFigure | None = None
 ) -> Any:
     """Draw held-out log-likelihood and stability over seeds against the number of factors, c or the penalty.
 
@@ -407,103 +328,91 @@ def select(
     >>> [ax.get_xlabel() for ax in pl.select(found, figure=Figure()).axes]
     ['', 'number of factors K']
     """
-    table, judgement = _read(source, key)
+    found = result_in(source, Selection, key, tool="select", call="log1pnmf.select")
+    given = isinstance(found, Selection)
+    summary, about = (found.summary, found.about) if given else (found["table"], found)
+    table = {name: np.asarray(summary[name], dtype=str if name == "noise" else float) for name in summary}
+    table.setdefault("noise", np.full(len(table["c"]), Settings.noise))
+    judgement = judge(table, holdout=str(about["holdout"]))
     if over is None:
         over = next((name for name in AXES if len(np.unique(table[name])) > 1), "c")
-    check_choice("over", over, AXES)
+    check_choice("over", over, tuple(AXES))
     stable = not np.isnan(table["stability"]).all()
     figure = figure_or_new(figure, (6.2, 4.9 if stable else 3.4))
     heights = {"height_ratios": [3, 2]} if stable else {}
     panels = figure.subplots(1 + stable, 1, sharex=True, squeeze=False, gridspec_kw=heights)[:, 0]
-    _draw(panels[0], table, judgement.simplest, over=over, value="difference", error="se_difference")
-    _scale(panels[0], table)
+    _draw_paths(panels[0], table, judgement.simplest, over, "difference")
+    _scale_differences(panels[0], table)
     if stable:
-        _draw(panels[1], table, judgement.simplest, over=over, value="stability", error="se_stability")
+        _draw_paths(panels[1], table, judgement.simplest, over, "stability")
         panels[1].set_ylim(min(0.0, float(np.nanmin(table["stability"]))) - 0.05, 1.08)
         panels[1].set_ylabel("stability over seeds", color=INK, fontsize="small")
     for ax in panels:
         tidy(ax)
-    _label(panels[-1], table, over)
+    if over == "n_components":
+        panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=2))
+    else:
+        values = np.unique(table[over])
+        panels[-1].set_xticks(range(len(values)), [_short_value(value) for value in values])
+    panels[-1].set_xlabel(AXES[over], color=INK, fontsize="small")
     panels[0].legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
     title = "\n".join(textwrap.wrap(judgement.headline, WIDTH))
     panels[0].set_title(title, loc="left", fontsize="medium", fontweight="normal", color=INK)
     return figure
 
 
-def _draw(
-    ax: Axes, table: Mapping[str, Array], simplest: Setting, *, over: str, value: str, error: str
-) -> None:
+def _draw_paths(ax: Axes, table: Mapping[str, Any], simplest: Setting, over: str, value: str) -> None:
     """Draw one line for every combination of the other parameters; mark the best and the simplest."""
-    others = [name for name in NAMES if name != over]
-    paths = sorted({tuple(table[name][row] for name in others) for row in range(len(table["c"]))})
-    several = len(np.unique(table["noise"])) > 1
-    rows: list[NDArray[np.intp]] = []
-    for path in paths:
+    place = table[over]
+    if over != "n_components":  # values of c and penalties stand side by side
+        place = np.searchsorted(np.unique(place), place).astype(float)
+    others = [name for name in ("c", "n_components", "l1", "noise") if name != over]
+    paths = sorted(set(zip(*(table[name].tolist() for name in others), strict=True)))
+    for path, color in zip(paths, distinct_colors(len(paths)), strict=True):
         same = [table[name] == one for name, one in zip(others, path, strict=True)]
         on = np.flatnonzero(np.all(same, axis=0))
-        rows.append(on[np.argsort(table[over][on])])
-    place = _places(table, over)
-    for path, on, color in zip(paths, rows, distinct_colors(len(paths)), strict=True):
+        on = on[np.argsort(place[on])]
         ax.errorbar(
             place[on],
             table[value][on],
-            yerr=table[error][on],
+            yerr=table[f"se_{value}"][on],
             fmt="o-",
             color=color,
             markersize=4,
             linewidth=1.4,
             capsize=2.5,
-            label=path_name(others, path, several_noises=several) if len(paths) > 1 else None,
+            label=_path_name(dict(zip(others, path, strict=True)), table) if len(paths) > 1 else None,
         )
-    best = int(np.argmax(table["difference"]))
-    one = np.all([table[name] == wanted for name, wanted in simplest.parameters.items()], axis=0)
-    for style, row in ((BEST, best), (ONE_SE, int(np.argmax(one)))):
-        ax.scatter(place[row], table[value][row], **style)
+    chosen = np.all([table[name] == wanted for name, wanted in simplest.parameters.items()], axis=0)
+    best, row = np.argmax(table["difference"]), np.argmax(chosen)
+    ax.scatter(place[best], table[value][best], label="best", **BEST)
+    ax.scatter(place[row], table[value][row], label="simplest within one SE", **SIMPLEST)
 
 
-def _places(table: Mapping[str, Array], over: str) -> Array:
-    """Put numbers of factors where they are, values of c and penalties side by side."""
-    values = table[over]
-    return values if over == "n_components" else np.searchsorted(np.unique(values), values).astype(float)
+def _path_name(path: Mapping[str, Any], table: Mapping[str, Any]) -> str:
+    """Return the parameters that are the same along a line, without a penalty of 0 and a single noise."""
+    short = {"n_components": "K", "c": "c", "l1": "l1"}
+    words = [f"{word} = {_short_value(path[name])}" for name, word in short.items() if path.get(name)]
+    return ", ".join([*words, path["noise"]] if len(np.unique(table["noise"])) > 1 else words)
 
 
-def _label(ax: Axes, table: Mapping[str, Array], over: str) -> None:
-    if over == "n_components":
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=2))
-    else:
-        values = np.unique(table[over])
-        ax.set_xticks(range(len(values)), [short_value(value) for value in values])
-    ax.set_xlabel(NAMES[over], color=INK, fontsize="small")
+def _short_value(value: float) -> str:
+    return "∞" if math.isinf(value) else f"{value:g}"
 
 
-def _scale(ax: Axes, table: Mapping[str, Array]) -> None:
+def _scale_differences(ax: Axes, table: Mapping[str, Any]) -> None:
     """Show what is near the best on a linear scale, and what is far below on a logarithmic one."""
     errors = table["se_difference"]
     near = max(1.0, 5.0 * float(np.nanmedian(errors[errors > 0.0]))) if np.any(errors > 0.0) else 1.0
     if np.min(table["difference"]) < -10.0 * near:
         ax.set_yscale("symlog", linthresh=near, linscale=1.2)
-    ax.yaxis.set_major_formatter(lambda value, _: short_number(value))
+    ax.yaxis.set_major_formatter(lambda value, _: _short_number(value))
     ax.axhline(0.0, color=INK, linewidth=0.8, linestyle=":")
     ax.set_ylabel("held-out log-likelihood,\ndifference to the best", color=INK, fontsize="small")
 
 
-def _read(source: Any, key: str | None) -> tuple[Mapping[str, Array], Judgement]:
-    """Take the table of a selection, and the judgement of it."""
-    if isinstance(source, Selection):
-        if key is not None:
-            raise ValueError(f"key={key!r} is for AnnData, got Selection; leave it out")
-        summary, holdout = source.summary, str(source.about["holdout"])
-    else:
-        name = Keys(key).select
-        if not hasattr(source, "uns") or name not in source.uns:
-            raise KeyError(
-                f"no selection in a {type(source).__name__}: pass the result of log1pnmf.select, or an "
-                f"AnnData with uns[{name!r}], which log1pnmf.tl.select writes"
-            )
-        about = source.uns[name]
-        summary, holdout = about["table"], str(about["holdout"])
-    table: dict[str, NDArray[Any]] = {
-        name: np.asarray(summary[name], dtype=str if name == "noise" else np.float64) for name in summary
-    }
-    table.setdefault("noise", np.full(len(table["c"]), Settings.noise))
-    return table, judge(table, holdout=holdout)
+def _short_number(value: float) -> str:
+    """Write a number in few characters, with a true minus sign."""
+    size = abs(value)
+    text = f"{size / 1000:.0f}k" if size >= 9950 else f"{size / 1000:.1f}k" if size >= 995 else f"{size:.0f}"
+    return f"−{text}" if value < 0 else text

@@ -3,125 +3,82 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import hashlib
-import inspect
 import math
 import platform
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from log1pnmf._common.archive import StrPath, check_writable, replacing
 from log1pnmf._common.checks import __version__, plural, require
-from log1pnmf.analysis.groups import ALIKE, colors_of_fits
+from log1pnmf.analysis.groups import ALIKE, colors_of_fits, fold_groups
+from log1pnmf.analysis.sweep import Sweep
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import default_of
+from log1pnmf.fitting.new_samples import counts_of
 from log1pnmf.fitting.settings import GIVEN
-from log1pnmf.fitting.summary import link_in_words
+from log1pnmf.fitting.summary import NOISES, link_in_words
 
-from .factors import FactorSection, describe_factors, find_markers, find_presence, presence_note
-from .figures import MOST_SAMPLES, Chart, arrange_samples, histogram, structure_data
-from .fits import Comparison, Sameness, compare, describe_fits, early_stopping_note
+from .comparison import Comparison, compare, same_factors
+from .factors import describe_factors, evidence_note, find_evidence, find_markers
+from .figures import MOST_SAMPLES, arrange_samples, histogram, structure_data
+from .fits import describe_batches, describe_fits, describe_misfit, early_stopping_note
 from .inputs import (
     MOST_GROUPS,
     ReportInput,
+    check_results,
+    check_texts,
     decimal,
     enumerate_words,
+    fits_of,
+    groups_of,
     keep_together,
     percent,
     significant,
+    stored_evidence,
+    stored_markers,
+    symbols_in,
 )
-from .verdict import describe_batches, describe_misfit
-
-# ---------- the data: what was counted, how much of it, and how samples differ in size
-
-
-@dataclass(frozen=True)
-class DataSection:
-    """Section of the report about the data."""
-
-    rows: list[tuple[str, str]]  # name and value
-    sizes: Chart | None  # histogram of the size factors
-    sizes_note: str  # the same in words
-
-
-def describe_data(inputs: ReportInput) -> DataSection:
-    """Look at the data of a report."""
-    data = inputs.fits[0].data
-    nonzero = data.nnz / data.n_entries
-    rows = [
-        ("Samples", f"{data.n_samples:,}"),
-        ("Features", f"{data.n_features:,}"),
-        (
-            "Entries that are not zero",
-            f"{data.nnz:,} ({percent(nonzero)} of all; {percent(1 - nonzero)} zeros)",
-        ),
-        ("Total count", f"{data.total:,.0f} ({significant(data.mean_total)} per sample)"),
-        ("Samples without any count", f"{data.n_empty_samples:,}"),
-        ("Features without any count", f"{data.n_empty_features:,}"),
-    ]
-    if inputs.groups is not None:
-        rows.append((f"Groups ({inputs.group_name})", f"{inputs.n_groups:,}"))
-    if inputs.source:
-        rows.append(("Source", inputs.source))
-    rows += [("Removed before the fit", text) for text in inputs.filters]
-    return DataSection(rows, *_sizes(inputs))
-
-
-def _sizes(inputs: ReportInput) -> tuple[Chart | None, str]:
-    fit = inputs.fits[0]
-    sizes = fit.size_factors
-    positive = sizes[sizes > 0.0]
-    how = {
-        "total": "Size factors are the total count of a sample divided by the mean total",
-        "fit": "Size factors were estimated with the model, starting from the total counts",
-        "none": "No size factors: all samples have the same size",
-    }.get(str(fit.settings.size_factors), "Size factors were given")
-    chart = histogram(
-        sizes, label="Histogram of the size factors of the samples", x_title="size factor (log scale)"
-    )
-    if chart is None:
-        return None, f"{how}."
-    middle = np.quantile(positive, [0.05, 0.95])
-    return chart, (
-        f"{how}. Nine in ten samples lie between {significant(middle[0])} and {significant(middle[1])}; "
-        f"the largest is {significant(positive.max() / positive.min())} times the smallest"
-        + (
-            f"; {plural(len(sizes) - len(positive), 'sample')} of size 0"
-            if len(positive) < len(sizes)
-            else ""
-        )
-        + "."
-    )
-
-
-# ---------- from fits to one HTML file: everything is inside it, nothing is loaded from elsewhere
 
 NOT_THE_ONLY_ONE = (
     "Factors are one good explanation of the counts, not the only one: another start (random_state, init) "
     "can lead to other factors of almost the same likelihood. Trust what comes back from several starts."
 )
-
-MOST_LISTED = 3
-"""Fits that the head names one by one."""
-
-GIVEN_HERE = "..."
-"""Text in place of arrays and labels, in the call that repeats a fit."""
-
-PARTS = {"fixed_factors": "factors", "mask": "mask"}
-"""Parameters of the model, by the kind of factors that they make known."""
-
-HEAT_STEPS = 10
-"""Shades of a heat map; the style sheet has a class for each."""
+MOST_LISTED = 3  # fits that the head names one by one
+GIVEN_HERE = "..."  # in place of arrays and labels, in the call that repeats a fit
+PARTS = {"fixed_factors": "factors", "mask": "mask"}  # parameters by the kind of factors that they make known
+ABOUT_BATCHES = re.compile(r"\d+ batches: without their effects")  # the section on batches has this message
+HEAT_STEPS = 10  # shades of a heat map; the style sheet has a class for each
 
 
-def write_report(path: StrPath, fits: Any, **about: Any) -> Path:
+def write_report(
+    path: StrPath,
+    fits: Any,
+    *,
+    counts: Any = None,
+    title: str | None = None,
+    sample_names: Any = None,
+    feature_names: Any = None,
+    gene_symbols: str | None = None,
+    groupby: Any = None,
+    group_name: str | None = None,
+    source: str | None = None,
+    command: str | None = None,
+    filters: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    date: str | None = None,
+    n_jobs: int | None = None,
+    evidence: Any = None,
+    markers: Any = None,
+) -> Path:
     """Write a report about fits as one HTML file.
 
     The file needs no network and loads nothing. The same arguments give the same bytes, and the file is
@@ -188,19 +145,67 @@ def write_report(path: StrPath, fits: Any, **about: Any) -> Path:
     'report.html'
     """
     check_writable(path)
-    page = _render(ReportInput.of(fits, **about))
+    fits = fits.fits if isinstance(fits, Sweep) else fits
+    sources = list(fits) if isinstance(fits, list | tuple) else [fits]
+    found = fits_of(sources)
+    n = len(found[0].loadings)
+    if gene_symbols is not None:
+        feature_names = symbols_in(sources[0], gene_symbols, feature_names, found[0])
+    checked = None if counts is None else counts_of(found[0], counts)
+    if checked is not None:
+        feature_names = checked.feature_names if feature_names is None else feature_names
+        sample_names = checked.sample_names if sample_names is None else sample_names
+        checked = replace(checked, feature_names=None)  # in the order of the fit; other names are shown
+    if sample_names is None and found[0].sample_names is None:
+        sample_names = [f"sample {i}" for i in range(n)]
+    named = [fit.named(sample_names=sample_names, feature_names=feature_names) for fit in found]
+    remarks, groups = check_texts("notes", notes), None
+    group_name = group_name or (groupby if isinstance(groupby, str) else "group")
+    if groupby is not None:
+        groups, cut = groups_of(sources[0], groupby, n)
+        ranges = "its groups are four ranges with about equal numbers of samples"
+        remarks += [f"{group_name} holds numbers: {ranges}."] if cut else []
+    inputs = ReportInput(
+        fits=named,
+        counts=checked,
+        groups=None if groups is None else fold_groups(groups, MOST_GROUPS),
+        group_name=group_name,
+        n_groups=0 if groups is None else len(groups.names),
+        evidence=check_results("evidence", evidence, named) or stored_evidence(sources, named),
+        markers=check_results("markers", markers, named) or stored_markers(sources, found),
+        title=title or "Factors of a count matrix",
+        source=source,
+        command=command,
+        filters=check_texts("filters", filters),
+        notes=remarks,
+        date=date or datetime.date.today().isoformat(),
+        n_jobs=n_jobs,
+    )
+    page = _render(inputs)
     with replacing(path) as file:
         # a name may hold half of a surrogate pair, which UTF-8 does not have
         file.write(page.encode("utf-8", errors="replace"))
     return Path(path)
 
 
-# The parameters are written down once, where they are checked.
-_OF = inspect.signature(ReportInput.of)
-_PATH = inspect.Parameter("path", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="StrPath")
-write_report.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-    [_PATH, *_OF.parameters.values()], return_annotation="Path"
-)
+class ReportOptions(TypedDict, total=False):
+    """Keyword parameters of `write_report`, for functions that pass them on."""
+
+    counts: Any
+    title: str | None
+    sample_names: Any
+    feature_names: Any
+    gene_symbols: str | None
+    groupby: Any
+    group_name: str | None
+    source: str | None
+    command: str | None
+    filters: Sequence[str]
+    notes: Sequence[str]
+    date: str | None
+    n_jobs: int | None
+    evidence: Any
+    markers: Any
 
 
 def _render(inputs: ReportInput) -> str:
@@ -208,25 +213,22 @@ def _render(inputs: ReportInput) -> str:
     colors = colors_of_fits([fit.loadings for fit in inputs.fits], pair[0] if pair else 0)
     arrangement = arrange_samples(inputs)
     sections = [
-        describe_factors(
-            fit, label=label, colors=palette, groups=inputs.groups, tests=tests, presence=presence
-        )
-        for fit, label, palette, tests, presence in zip(
-            inputs.fits, inputs.labels, colors, find_markers(inputs), find_presence(inputs), strict=True
+        describe_factors(fit, label=label, colors=palette, groups=inputs.groups, tests=tests, found=found)
+        for fit, label, palette, tests, found in zip(
+            inputs.fits, inputs.labels, colors, find_markers(inputs), find_evidence(inputs), strict=True
         )
     ]
-    alike = Sameness(inputs.fits, inputs.labels)
-    first = alike.sentence(skip=pair) if pair is None or len(inputs.fits) > 2 else ""
-    comparison = None
+    same, all_same, comparison = "", False, None
+    if pair is None or len(inputs.fits) > 2:
+        same, all_same = same_factors(inputs.fits, inputs.labels, skip=pair)
     if pair is not None:
-        said = bool(first) and alike.all_same
-        comparison = compare(inputs.fits, pair, groups=inputs.groups, said_same=said)
+        comparison = compare(inputs.fits, pair, groups=inputs.groups, same_stated=all_same)
     script, fits = _text("report.js"), describe_fits(inputs)
     return _template().render(
         inputs=inputs,
-        lead=_lead(inputs, sections, comparison, first),
-        quality=_quality(inputs, fits.explained),
-        data=describe_data(inputs),
+        lead=_lead(inputs, sections[0], comparison, same),
+        quality=_quality(inputs, fits["explained"]),
+        data=_describe_data(inputs),
         fits=fits,
         misfit=describe_misfit(inputs),
         batches=describe_batches(inputs),
@@ -240,7 +242,8 @@ def _render(inputs: ReportInput) -> str:
         parameters=[_call(fit) for fit in inputs.fits],
         style=_text("report.css"),
         script=script,
-        script_hash=_hash(script),
+        # the page's security policy allows this script, and no other
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
@@ -263,64 +266,44 @@ def _template() -> Any:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters.update(decimal=decimal, percent=percent, significant=significant, heat=_heat)
-    environment.filters["keep_together"] = keep_together
-    environment.globals.update(link_in_words=link_in_words)
+    for function in (decimal, percent, significant, keep_together):
+        environment.filters[function.__name__] = function
+    environment.filters["heat"] = _heat
+    environment.globals["link_in_words"] = link_in_words
     return environment.get_template("report.html")
 
 
 def _text(name: str) -> str:
-    """Content of a file that lies beside this module."""
+    """Return the content of a file that lies beside this module."""
     return (resources.files(__package__) / "templates" / name).read_text(encoding="utf-8")
 
 
-def _hash(script: str) -> str:
-    """Name under which the page's security policy allows one script, and no other."""
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def _heat(value: float, highest: float = 1.0) -> str:
-    """Class of a cell of a heat map: h0 to h10, and n1 to n10 below zero."""
-    part = 0.0 if highest <= 0.0 else max(-1.0, min(1.0, value / highest))
-    step = round(HEAT_STEPS * abs(part))
+def _heat(value: float) -> str:
+    """Return the class of a cell of a heat map: h0 to h10, and n1 to n10 below zero."""
+    step = round(HEAT_STEPS * min(1.0, abs(value)))
     return f"{'n' if value < 0 and step else 'h'}{step}"
 
 
-def _lead(
-    inputs: ReportInput, sections: list[FactorSection], comparison: Comparison | None, alike: str
-) -> str:
+def _lead(inputs: ReportInput, first: dict[str, Any], comparison: Comparison | None, same: str) -> str:
     """Describe what was fitted and the result; which fits have nearly the same factors comes first."""
     fit = inputs.fits[0]
-    if len(sections) > 1:
-        said = [
-            f"{_size(fit)}, {_several(inputs)}{_noise(inputs)}.",
-            alike,
-            comparison.headline if comparison else "",
-        ]
-        return " ".join(text for text in said if text)
-    first = sections[0]
-    factors = plural(len(first.factors), "factor")
-    text = f"{_size(fit)}, {factors} at {fit.name}{_noise(inputs)}: {link_in_words(fit.c)}."
-    if not first.groups:
+    batches = "" if fit.batches is None else f" in {plural(len(fit.batches.names), 'batch', 'batches')}"
+    size = f"{plural(len(fit.loadings), 'sample')}{batches} and {plural(len(fit.factors), 'feature')}"
+    noise = f", {NOISES['nb']} noise" if all(one.dispersion is not None for one in inputs.fits) else ""
+    if len(inputs.fits) > 1:
+        headline = comparison.headline if comparison else ""
+        return " ".join(filter(None, (f"{size}, {_several(inputs)}{noise}.", same, headline)))
+    n = fit.n_components
+    text = f"{size}, {plural(n, 'factor')} at {fit.name}{noise}: {link_in_words(fit.c)}."
+    if not first["groups"]:
         return text
-    alone = sum(len(factor.served) == 1 for factor in first.factors)
+    alone = sum(len(factor["served"]) == 1 for factor in first["factors"])
     if not alone:
         return f"{text} Several groups of samples share every factor."
     return (
         f"{text} {plural(alone, 'factor belongs', 'factors belong')} to a single group of samples; "
-        f"several groups share {plural(len(first.factors) - alone, 'factor')}."
+        f"several groups share {plural(n - alone, 'factor')}."
     )
-
-
-def _size(fit: Fit) -> str:
-    """Describe how large the data are."""
-    batches = "" if fit.batches is None else f" in {plural(len(fit.batches.names), 'batch', 'batches')}"
-    return f"{plural(len(fit.loadings), 'sample')}{batches} and {plural(len(fit.factors), 'feature')}"
-
-
-def _noise(inputs: ReportInput) -> str:
-    """Name the noise, unless it is the usual one."""
-    return ", negative binomial noise" if all(fit.dispersion is not None for fit in inputs.fits) else ""
 
 
 def _several(inputs: ReportInput) -> str:
@@ -349,13 +332,14 @@ def _quality(inputs: ReportInput, explained: Sequence[float]) -> str:
 
 
 def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
-    """Remarks that a reader should know before the pictures; True marks a warning."""
+    """Return remarks that a reader should know before the pictures; True marks a warning."""
     notes: list[tuple[str, bool]] = []
     for label, fit in zip(inputs.labels, inputs.fits, strict=True):
         early = early_stopping_note(fit)
         if early is not None:
             notes.append((f"{label}: {early}.", True))
-        notes += [(f"{label}: {message}.", False) for message in fit.messages if not _about_batches(message)]
+        others = (text for text in fit.messages if not ABOUT_BATCHES.match(text))
+        notes += [(f"{label}: {message}.", False) for message in others]
     if len(inputs.sample_names) > MOST_SAMPLES:
         notes.append(
             (f"Structure plots show at most {MOST_SAMPLES:,} samples; all figures are of all samples.", False)
@@ -364,13 +348,51 @@ def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
         notes.append(
             (f"The {MOST_GROUPS - 1} largest of {inputs.n_groups:,} groups are shown one by one.", False)
         )
-    notes += [(text, False) for text in (presence_note(inputs), *inputs.notes) if text]
+    notes += [(text, False) for text in (evidence_note(inputs), *inputs.notes) if text]
     return notes if inputs.compared else [*notes, (NOT_THE_ONLY_ONE, False)]
 
 
-def _about_batches(message: str) -> bool:
-    """Whether the section on batches already has this message."""
-    return re.match(r"\d+ batches: without their effects", message) is not None
+def _describe_data(inputs: ReportInput) -> dict[str, Any]:
+    """Return what was counted, how much of it, and how samples differ in size."""
+    data = inputs.fits[0].data
+    nonzero = data.nnz / data.n_entries
+    shares = f"{percent(nonzero)} of all; {percent(1 - nonzero)} zeros"
+    rows = [
+        ("Samples", f"{data.n_samples:,}"),
+        ("Features", f"{data.n_features:,}"),
+        ("Entries that are not zero", f"{data.nnz:,} ({shares})"),
+        ("Total count", f"{data.total:,.0f} ({significant(data.mean_total)} per sample)"),
+        ("Samples without any count", f"{data.n_empty_samples:,}"),
+        ("Features without any count", f"{data.n_empty_features:,}"),
+    ]
+    if inputs.groups is not None:
+        rows.append((f"Groups ({inputs.group_name})", f"{inputs.n_groups:,}"))
+    if inputs.source:
+        rows.append(("Source", inputs.source))
+    rows += [("Removed before the fit", text) for text in inputs.filters]
+    label, x_title = "Histogram of the size factors of the samples", "size factor (log scale)"
+    chart = histogram(inputs.fits[0].size_factors, label=label, x_title=x_title)
+    return {"rows": rows, "sizes": chart, "sizes_note": _sizes_note(inputs.fits[0], differ=chart is not None)}
+
+
+def _sizes_note(fit: Fit, *, differ: bool) -> str:
+    """Describe where size factors come from and, where they differ, how much."""
+    sizes = fit.size_factors
+    how = {
+        "total": "Size factors are the total count of a sample divided by the mean total",
+        "fit": "Size factors were estimated with the model, starting from the total counts",
+        "none": "No size factors: all samples have the same size",
+    }.get(str(fit.settings.size_factors), "Size factors were given")
+    if not differ:
+        return f"{how}."
+    positive = sizes[sizes > 0.0]
+    low, high = np.quantile(positive, [0.05, 0.95])
+    n_empty = len(sizes) - len(positive)
+    empty = f"; {plural(n_empty, 'sample')} of size 0" if n_empty else ""
+    return (
+        f"{how}. Nine in ten samples lie between {significant(low)} and {significant(high)}; the largest is "
+        f"{significant(positive.max() / positive.min())} times the smallest{empty}."
+    )
 
 
 def _versions() -> str:

@@ -1,9 +1,12 @@
-"""Small charts as inline SVG: they need no script, follow the page's colours and print sharply."""
+"""Pictures of the report: numbers of the structure plots, and small charts as inline SVG.
+
+The charts need no script, follow the page's colours and print sharply.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +17,11 @@ from log1pnmf.analysis.groups import Arrangement, arrange
 
 from .inputs import ReportInput
 
-# ---------- the structure plot's numbers: which samples, in which order, with which colours
+Array = NDArray[np.float64]
 
-MOST_SAMPLES = 2000
-"""Samples that are drawn and embedded; of more, a part of each group."""
+# ---------- structure plots: which samples, in which order, with which colours
 
+MOST_SAMPLES = 2000  # that are drawn and embedded; of more, a part of each group
 THOUSANDTHS = 1000
 
 
@@ -47,33 +50,16 @@ def structure_data(inputs: ReportInput, arrangement: Arrangement, colors: list[l
     }
 
 
-# ---------- small charts as inline SVG
-
-Array = NDArray[np.float64]
+# ---------- charts
 
 WIDTH, HEIGHT = 420.0, 210.0
-LEFT, RIGHT, TOP, BOTTOM = 58.0, 12.0, 12.0, 40.0
-MOST_POINTS = 400
+LEFT, RIGHT, TOP, BOTTOM = 58.0, WIDTH - 12.0, 12.0, HEIGHT - 40.0  # of the area inside the axes
+MOST_POINTS = 400  # of a line
 MOST_DOTS = 1500
 MOST_TICKS = 5
 
-
-@dataclass(frozen=True)
-class Tick:
-    """A place on an axis, and what is written there."""
-
-    at: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A line of a chart."""
-
-    name: str
-    x: Array
-    y: Array
-    style: str = "line-1"  # class of the line in the style sheet
+Scale = Callable[[Any], Any]
+Tick = tuple[float, str]  # place on an axis, and what is written there
 
 
 @dataclass(frozen=True)
@@ -85,17 +71,17 @@ class Chart:
     y_title: str
     x_ticks: list[Tick]
     y_ticks: list[Tick]
-    bars: list[tuple[float, float, float, float]]
-    lines: list[tuple[str, str, str]]
-    level: tuple[float, str] | None = None  # a horizontal line
+    bars: Sequence[tuple[float, float, float, float]] = ()  # left, top, width and height
+    lines: Sequence[tuple[str, str, str]] = ()  # name, class in the style sheet and path
+    level: Tick | None = None  # a horizontal line
     points: str = ""  # path of dots
     band: str = ""  # path of an area
     width: float = WIDTH
     height: float = HEIGHT
     left: float = LEFT
-    right: float = WIDTH - RIGHT
+    right: float = RIGHT
     top: float = TOP
-    bottom: float = HEIGHT - BOTTOM
+    bottom: float = BOTTOM
 
 
 def histogram(
@@ -105,51 +91,45 @@ def histogram(
     positive = values[values > 0.0]
     if len(positive) == 0 or positive.min() == positive.max():
         return None
-    logs = np.log10(positive)
-    heights, edges = np.histogram(logs, bins=n_bins)
-    x = _Scale(edges[0], edges[-1], LEFT, WIDTH - RIGHT)
-    y = _Scale(0.0, float(heights.max()), HEIGHT - BOTTOM, TOP)
+    heights, edges = np.histogram(np.log10(positive), bins=n_bins)
+    most = float(heights.max())
+    x, y = _scale(edges[0], edges[-1], LEFT, RIGHT), _scale(0.0, most, BOTTOM, TOP)
     bars = [
         (_round(x(low)), _round(y(height)), _round(x(high) - x(low) - 0.8), _round(y(0.0) - y(height)))
         for low, high, height in zip(edges[:-1], edges[1:], heights, strict=True)
         if height
     ]
-    return Chart(
-        label=label,
-        x_title=x_title,
-        y_title=y_title,
-        x_ticks=[Tick(_round(x(math.log10(v))), f"{v:g}") for v in _round_numbers(edges[0], edges[-1])],
-        y_ticks=[Tick(_round(y(v)), f"{v:,.0f}") for v in _even_ticks(float(heights.max()))],
-        bars=bars,
-        lines=[],
-    )
+    return Chart(label, x_title, y_title, _log_ticks(x, edges[0], edges[-1]), _even_ticks(y, most), bars)
 
 
-def log_curves(
-    curves: Sequence[Curve], *, label: str, x_title: str, y_title: str, level: tuple[float, str] | None = None
+def log_curve(
+    x: Array,
+    y: Array,
+    *,
+    name: str,
+    style: str,
+    label: str,
+    y_title: str,
+    level: tuple[float, str] | None = None,
 ) -> Chart | None:
-    """Draw curves on a log scale, and a level to compare with; None with less than two positive points."""
-    kept = [_positive(curve) for curve in curves]
-    kept = [curve for curve in kept if len(curve.x)]
-    if sum(len(curve.x) for curve in kept) < 2:
+    """Draw a curve over iterations on a log scale, and a level to compare with; None without two points."""
+    good = np.isfinite(y) & (y > 0.0)
+    if good.sum() < 2:
         return None
-    logs = np.concatenate([np.log10(curve.y) for curve in kept])
-    if level is not None:
-        logs = np.append(logs, math.log10(level[0]))
-    low, high = math.floor(logs.min()), math.ceil(logs.max() + 1e-9)
-    high = high if high > low else low + 1
-    last = max(float(curve.x.max()) for curve in kept)
-    x, y = _Scale(0.0, max(last, 1.0), LEFT, WIDTH - RIGHT), _Scale(low, high, HEIGHT - BOTTOM, TOP)
-    lines = [(curve.name, curve.style, _path(x, y, curve)) for curve in kept]
+    x, logs = x[good], np.log10(y[good])
+    marked = [] if level is None else [math.log10(level[0])]
+    low, high = _whole_range(np.append(logs, marked))
+    last = max(float(x.max()), 1.0)
+    across, up = _scale(0.0, last, LEFT, RIGHT), _scale(low, high, BOTTOM, TOP)
+    thin = _some(len(x), MOST_POINTS)
     return Chart(
-        label=label,
-        x_title=x_title,
-        y_title=y_title,
-        x_ticks=[Tick(_round(x(v)), f"{v:,.0f}") for v in _even_ticks(max(last, 1.0))],
-        y_ticks=[Tick(_round(y(v)), _power(v)) for v in _spread(low, high)],
-        bars=[],
-        lines=lines,
-        level=None if level is None else (_round(y(math.log10(level[0]))), level[1]),
+        label,
+        "iteration",
+        y_title,
+        _even_ticks(across, last),
+        _power_ticks(up, low, high),
+        lines=[(name, style, "M" + "L".join(_points(across(x[thin]), up(logs[thin]))))],
+        level=None if level is None else (_round(up(marked[0])), level[1]),
     )
 
 
@@ -164,91 +144,72 @@ def log_points(
     if len(good) < 2 or x[good].min() == x[good].max():
         return None
     good = good[np.argsort(x[good], kind="stable")]
-    logs = np.log10(y[good])
-    if trend is not None:
-        middle = np.log10(trend[good])
-        logs = np.concatenate((logs, middle - math.log10(spread), middle + math.log10(spread)))
-    low, high = math.floor(logs.min()), math.ceil(logs.max() + 1e-9)
-    left, right = math.log10(x[good[0]]), math.log10(x[good[-1]])
-    across, up = _Scale(left, right, LEFT, WIDTH - RIGHT), _Scale(low, high, HEIGHT - BOTTOM, TOP)
-    some = good[np.unique(np.linspace(0, len(good) - 1, MOST_DOTS).astype(int))]
-    dots = [f"M{_round(across(math.log10(x[j])))},{_round(up(math.log10(y[j])))}h0" for j in some]
+    logs, heights = np.log10(x[good]), np.log10(y[good])
+    wide = math.log10(spread)
+    middle = np.zeros(0) if trend is None else np.log10(trend[good])
+    low, high = _whole_range(np.concatenate((heights, middle - wide, middle + wide)))
+    across, up = _scale(logs[0], logs[-1], LEFT, RIGHT), _scale(low, high, BOTTOM, TOP)
+    some = _some(len(good), MOST_DOTS)
     lines, band = [], ""
     if trend is not None:
-        thin = good[np.unique(np.linspace(0, len(good) - 1, MOST_POINTS).astype(int))]
-        edges = [_log_path(across, up, x[thin], by * trend[thin]) for by in (1.0, spread, 1.0 / spread)]
-        lines = [("trend", "line-2", "M" + "L".join(edges[0]))]
-        band = "M" + "L".join(edges[1] + edges[2][::-1]) + "Z"
+        thin = _some(len(good), MOST_POINTS)
+        line, upper, lower = (_points(across(logs[thin]), up(middle[thin] + by)) for by in (0.0, wide, -wide))
+        lines = [("trend", "line-2", "M" + "L".join(line))]
+        band = "M" + "L".join(upper + lower[::-1]) + "Z"
     return Chart(
-        label=label,
-        x_title=x_title,
-        y_title=y_title,
-        x_ticks=[Tick(_round(across(math.log10(v))), f"{v:g}") for v in _round_numbers(left, right)],
-        y_ticks=[Tick(_round(up(v)), _power(v)) for v in _spread(low, high)],
-        bars=[],
+        label,
+        x_title,
+        y_title,
+        _log_ticks(across, logs[0], logs[-1]),
+        _power_ticks(up, low, high),
         lines=lines,
-        points="".join(dots),
+        points="".join(f"M{point}h0" for point in _points(across(logs[some]), up(heights[some]))),
         band=band,
     )
 
 
-def _log_path(across: _Scale, up: _Scale, x: Array, y: Array) -> list[str]:
-    return [
-        f"{_round(across(math.log10(a)))},{_round(up(math.log10(b)))}"
-        for a, b in zip(x.tolist(), y.tolist(), strict=True)
-    ]
+def _scale(low: float, high: float, start: float, stop: float) -> Scale:
+    """Return the straight line from data (low, high) to the picture (start, stop)."""
+    return lambda value: start + (value - low) / (high - low) * (stop - start)
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """A straight line from data (low, high) to the picture (start, stop)."""
-
-    low: float
-    high: float
-    start: float
-    stop: float
-
-    def __call__(self, value: float) -> float:
-        part = (float(value) - self.low) / (self.high - self.low)
-        return self.start + part * (self.stop - self.start)
+def _whole_range(logs: Array) -> tuple[int, int]:
+    """Return the powers of ten around some numbers."""
+    low, high = math.floor(logs.min()), math.ceil(logs.max() + 1e-9)
+    return low, max(high, low + 1)
 
 
-def _path(x: _Scale, y: _Scale, curve: Curve) -> str:
-    thin = np.unique(np.linspace(0, len(curve.x) - 1, min(len(curve.x), MOST_POINTS)).astype(int))
-    points = [f"{_round(x(curve.x[i]))},{_round(y(math.log10(curve.y[i])))}" for i in thin]
-    if len(points) == 1:  # a line of one point is not drawn
-        points *= 2
-    return "M" + "L".join(points)
+def _some(n: int, most: int) -> NDArray[np.intp]:
+    """Return up to `most` of n positions, evenly."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).astype(int))
 
 
-def _positive(curve: Curve) -> Curve:
-    good = np.isfinite(curve.y) & (curve.y > 0.0)
-    return Curve(curve.name, curve.x[good], curve.y[good], curve.style)
-
-
-def _round_numbers(low: float, high: float) -> list[float]:
-    """1, 2, 5, 10, ... between two powers of ten; only the tens where they are many."""
-    tens = range(math.floor(low), math.ceil(high) + 1)
-    steps = (1, 2, 5) if high - low < 3 else (1,)
-    numbers = [step * 10.0**ten for ten in tens for step in steps]
-    return [v for v in numbers if low <= math.log10(v) <= high]
-
-
-def _even_ticks(top: float) -> list[float]:
-    rough = top / MOST_TICKS
-    ten = 10.0 ** math.floor(math.log10(rough))
-    step = next(ten * factor for factor in (1, 2, 5, 10) if ten * factor >= rough)
-    step = max(step, 1.0)
-    return [float(v) for v in np.arange(0.0, top + 1e-9 * step, step)]
-
-
-def _spread(low: int, high: int) -> range:
-    return range(low, high + 1, max(1, math.ceil((high - low) / MOST_TICKS)))
-
-
-def _power(exponent: int) -> str:
-    return f"{10.0**exponent:,g}" if -3 <= exponent <= 4 else f"1e{exponent}"
+def _points(x: Iterable[float], y: Iterable[float]) -> list[str]:
+    return [f"{_round(across)},{_round(up)}" for across, up in zip(x, y, strict=True)]
 
 
 def _round(value: float) -> float:
     return round(float(value), 2)
+
+
+def _log_ticks(scale: Scale, low: float, high: float) -> list[Tick]:
+    """Return ticks at 1, 2, 5, 10, ... between two powers of ten; only at the tens where they are many."""
+    tens = range(math.floor(low), math.ceil(high) + 1)
+    numbers = [step * 10.0**ten for ten in tens for step in ((1, 2, 5) if high - low < 3 else (1,))]
+    places = [(math.log10(number), f"{number:g}") for number in numbers]
+    return [(_round(scale(at)), text) for at, text in places if low <= at <= high]
+
+
+def _even_ticks(scale: Scale, top: float) -> list[Tick]:
+    """Return ticks at whole numbers from 0."""
+    rough = top / MOST_TICKS
+    ten = 10.0 ** math.floor(math.log10(rough))
+    step = max(1.0, next(ten * factor for factor in (1, 2, 5, 10) if ten * factor >= rough))
+    return [(_round(scale(v)), f"{v:,.0f}") for v in np.arange(0.0, top + 1e-9 * step, step)]
+
+
+def _power_ticks(scale: Scale, low: int, high: int) -> list[Tick]:
+    """Return ticks at powers of ten."""
+    powers = range(low, high + 1, max(1, math.ceil((high - low) / MOST_TICKS)))
+    texts = [f"{10.0**power:,g}" if -3 <= power <= 4 else f"1e{power}" for power in powers]
+    return [(_round(scale(power)), text) for power, text in zip(powers, texts, strict=True)]

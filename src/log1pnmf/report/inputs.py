@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,13 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_one_each
 from log1pnmf.analysis.evidence import Evidence, evidence_in
-from log1pnmf.analysis.groups import Groups, as_numbers, fold_groups, labels_of, quarters
+from log1pnmf.analysis.groups import Groups, as_numbers, labels_of, quarters
 from log1pnmf.analysis.markers import Markers, markers_in
-from log1pnmf.analysis.sweep import Sweep
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import find_features
 from log1pnmf.fitting.anndata import as_fit, symbols_of
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.new_samples import counts_of
+from log1pnmf.fitting.summary import NOISES
 
 # ---------- numbers and findings in plain words
 
@@ -96,104 +94,37 @@ def significant(number: float) -> str:
 
 # ---------- input of a report, checked once
 
-N_TABLE = 25
-"""Features that are listed for each factor."""
-
-MOST_GROUPS = 40
-"""Most groups that are shown; the smallest beyond these are merged."""
+N_TABLE = 25  # features that are listed for each factor
+MOST_GROUPS = 40  # that are shown; the smallest beyond these are merged
 
 
 @dataclass(frozen=True, eq=False)
 class ReportInput:
-    """Fits of one data set, with names and labels; make one with `ReportInput.of`."""
+    """Fits of one data set and what is known about it; `write_report` makes one of its parameters."""
 
     # to the same samples and features, with their names; the largest loading of every factor is 1
-    fits: tuple[Fit, ...]
+    fits: Sequence[Fit]
     counts: Counts | None  # what was fitted, where it was given
-    title: str
-    sample_names: NDArray[np.object_]
-    groups: Groups | None  # groups of samples
+    groups: Groups | None  # of samples
     group_name: str  # what the groups are
     n_groups: int  # how many there were before small ones were merged
-    # where the data come from; what was typed
+    # evidence and tests of features of every fit, or nothing
+    evidence: Sequence[Evidence | None]
+    markers: Sequence[Markers | None]
+    title: str
     source: str | None
     command: str | None
-    # what was removed from the data, and other remarks
-    filters: tuple[str, ...]
-    notes: tuple[str, ...]
-    date: str  # when it was made
-    n_jobs: int | None = None  # number of threads
-    # evidence of whether the factors of every fit are real, or nothing
-    evidence: tuple[Evidence | None, ...] = ()
-    markers: tuple[Markers | None, ...] = ()  # tests of the features of every fit, or nothing
+    filters: Sequence[str]
+    notes: Sequence[str]
+    date: str
+    n_jobs: int | None
 
-    @classmethod
-    def of(
-        cls,
-        fits: Any,
-        *,
-        counts: Any = None,
-        title: str | None = None,
-        sample_names: Any = None,
-        feature_names: Any = None,
-        gene_symbols: str | None = None,
-        groupby: Any = None,
-        group_name: str | None = None,
-        source: str | None = None,
-        command: str | None = None,
-        filters: Sequence[str] = (),
-        notes: Sequence[str] = (),
-        date: str | None = None,
-        n_jobs: int | None = None,
-        evidence: Any = None,
-        markers: Any = None,
-    ) -> ReportInput:
-        """Check what `log1pnmf.report.write_report` was given; its parameters are explained there."""
-        fits = fits.fits if isinstance(fits, Sweep) else fits
-        sources = list(fits) if isinstance(fits, list | tuple) else [fits]
-        found = _same_data(sources)
-        if gene_symbols is not None:
-            shown = symbols_of(sources[0], gene_symbols, feature_names)
-            where = find_features(sources[0].var_names, found[0].feature_labels.tolist())
-            feature_names = [shown[j] for j in where]
-        checked = None if counts is None else counts_of(found[0], counts)
-        if checked is not None:
-            feature_names = checked.feature_names if feature_names is None else feature_names
-            sample_names = checked.sample_names if sample_names is None else sample_names
-            checked = replace(checked, feature_names=None)  # in the order of the fit; other names are shown
-        if sample_names is None and found[0].sample_names is None:
-            sample_names = [f"sample {i}" for i in range(len(found[0].loadings))]
-        named = [fit.named(sample_names=sample_names, feature_names=feature_names) for fit in found]
-        if isinstance(groupby, str) and group_name is None:
-            group_name = groupby
-        said, groups = _texts("notes", notes), None
-        if groupby is not None:
-            labels = labels_of(sources[0], groupby)
-            numbers = as_numbers(labels)
-            groups = Groups.of(labels) if numbers is None else quarters(numbers)
-            check_one_each("groupby", groups.codes, len(named[0].loadings))
-            if numbers is not None:
-                cut = "its groups are four ranges with about equal numbers of samples"
-                said = (*said, f"{group_name or 'group'} holds numbers: {cut}.")
-        names = named[0].sample_names
-        assert names is not None  # they were just given
-        return cls(
-            fits=tuple(named),
-            counts=checked,
-            title=str(title or "Factors of a count matrix"),
-            sample_names=names,
-            groups=None if groups is None else fold_groups(groups, MOST_GROUPS),
-            group_name=str(group_name or "group"),
-            n_groups=0 if groups is None else len(groups.names),
-            source=source,
-            command=command,
-            filters=_texts("filters", filters),
-            notes=said,
-            date=str(date or datetime.date.today().isoformat()),
-            n_jobs=n_jobs,
-            evidence=_evidence(evidence, named) or _kept_evidence(sources, named),
-            markers=_markers(markers, named) or _kept_markers(sources, found),
-        )
+    @property
+    def sample_names(self) -> NDArray[np.object_]:
+        """Names of the samples, which all fits here have."""
+        names = self.fits[0].sample_names
+        assert names is not None
+        return names
 
     @property
     def compared(self) -> tuple[int, int] | None:
@@ -208,7 +139,7 @@ class ReportInput:
         labels = [fit.name for fit in self.fits]
         for more in (
             [f"K = {fit.n_components}" for fit in self.fits],
-            ["negative binomial" if fit.settings.noise == "nb" else "Poisson" for fit in self.fits],
+            [NOISES[fit.settings.noise] for fit in self.fits],
             [f"l1 = {fit.settings.l1:g}" for fit in self.fits],
             [f"seed {fit.settings.random_state}" for fit in self.fits],
             [f"fit {i}" for i in range(1, len(labels) + 1)],
@@ -218,8 +149,8 @@ class ReportInput:
         return [keep_together(label) for label in labels]
 
 
-def _same_data(sources: Sequence[Any]) -> list[Fit]:
-    """Fits to the same data, on the scale of memberships."""
+def fits_of(sources: Sequence[Any]) -> list[Fit]:
+    """Return fits to the same data, on the scale of memberships."""
     if not sources:
         raise ValueError("there are no fits: pass at least one")
     fits = [as_fit(one).normalized("max") for one in sources]
@@ -229,58 +160,57 @@ def _same_data(sources: Sequence[Any]) -> list[Fit]:
     return fits
 
 
-def _evidence(given: Any, fits: Sequence[Fit]) -> tuple[Evidence | None, ...]:
-    """Check what was given for each fit."""
+def symbols_in(adata: Any, gene_symbols: str, feature_names: Any, fit: Fit) -> list[str]:
+    """Return the names in a column of ``adata.var`` of the features of a fit."""
+    shown = symbols_of(adata, gene_symbols, feature_names)
+    return [shown[j] for j in find_features(adata.var_names, fit.feature_labels.tolist())]
+
+
+def groups_of(source: Any, groupby: Any, n_samples: int) -> tuple[Groups, bool]:
+    """Return groups of samples, and whether they are ranges of numbers."""
+    labels = labels_of(source, groupby)
+    numbers = as_numbers(labels)
+    groups = Groups.of(labels) if numbers is None else quarters(numbers)
+    check_one_each("groupby", groups.codes, n_samples)
+    return groups, numbers is not None
+
+
+def check_results(what: str, given: Any, fits: Sequence[Fit]) -> tuple[Any, ...]:
+    """Return the evidence or markers that were given for each fit; nothing where none were."""
     if given is None:
         return ()
     found = tuple(given) if isinstance(given, list | tuple) else (given,)
-    fine = all(one is None or isinstance(one, Evidence) for one in found) and len(found) == len(fits)
-    if not fine or any(
-        one is not None and len(one.loss) != fit.n_components for one, fit in zip(found, fits, strict=True)
-    ):
+    both = zip(found, fits, strict=False)
+    if len(found) != len(fits) or not all(one is None or _belongs(one, fit) for one, fit in both):
         raise ValueError(
-            f"evidence must be what log1pnmf.analysis.evidence found for each of the {len(fits)} fits; pass "
-            "None for a fit without it"
+            f"{what} must be what log1pnmf.analysis.{what} found for each of the {len(fits)} fits; pass None "
+            "for a fit that has none"
         )
     return found
 
 
-def _kept_evidence(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Evidence | None, ...]:
+def _belongs(one: Any, fit: Fit) -> bool:
+    if isinstance(one, Evidence):
+        return len(one.loss) == fit.n_components
+    return isinstance(one, Markers) and one.weight.shape == fit.factors.shape
+
+
+def stored_evidence(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Evidence | None, ...]:
     """Return what `log1pnmf.tl.evidence` wrote for each fit; nothing if it wrote nothing for any."""
     found = [evidence_in(source) for source in sources]
     if all(one is None for one in found):
         return ()
-    fine = (
-        None if one is None or len(one.loss) != fit.n_components else one
-        for one, fit in zip(found, fits, strict=True)
-    )
-    return tuple(fine)
+    return tuple(one if _belongs(one, fit) else None for one, fit in zip(found, fits, strict=True))
 
 
-def _markers(given: Any, fits: Sequence[Fit]) -> tuple[Markers | None, ...]:
-    """Check what was given for each fit."""
-    if given is None:
-        return ()
-    found = tuple(given) if isinstance(given, list | tuple) else (given,)
-    shapes = [
-        fit.factors.shape if one is None else getattr(one, "weight", np.zeros(0)).shape
-        for one, fit in zip(found, fits, strict=False)
-    ]
-    if len(found) != len(fits) or shapes != [fit.factors.shape for fit in fits]:
-        raise ValueError(
-            f"markers must be what log1pnmf.analysis.markers found for each of the {len(fits)} fits; pass "
-            "None for a fit without them"
-        )
-    return found
-
-
-def _kept_markers(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Markers | None, ...]:
+def stored_markers(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Markers | None, ...]:
     """Return what `log1pnmf.tl.markers` wrote for each fit; nothing if it is missing for any."""
     found = tuple(markers_in(source, fit, N_TABLE) for source, fit in zip(sources, fits, strict=True))
     return () if None in found else found
 
 
-def _texts(what: str, values: Any) -> tuple[str, ...]:
+def check_texts(what: str, values: Any) -> list[str]:
+    """Return several texts; a single one is an error."""
     if isinstance(values, str):
         raise TypeError(f"{what} must be a sequence of strings, got one string; pass [{values!r}]")
-    return tuple(str(value) for value in values)
+    return [str(value) for value in values]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.analysis.groups import labels_of
 from log1pnmf.analysis.markers import markers as find_markers
@@ -85,23 +83,11 @@ def markers(
     (15, 13)
     """
     check_anndata(adata)
-    keys = Keys(key)
     fit = fit_from(adata, key)
-    counts = counts_of_fit(adata, fit, layer, adata.uns[keys.uns]["layer"])
+    counts = counts_of_fit(adata, fit, key, layer)
     found = find_markers(fit, counts, errors=errors, split=split, max_samples=max_samples, n_jobs=n_jobs)
-    table = as_frame(found.table(n_top))
     adata = target(adata, copy)
-    adata.uns[keys.markers] = {
-        "table": table,
-        "tested": found.tested,
-        "c": found.c,
-        "errors": errors,
-        "split": split,
-        "reliability": found.reliability,
-        "n_samples": found.n_samples,
-        "n_rising": found.n_rising,
-        "factor_names": np.array(found.factor_names, dtype=object),
-    }
+    adata.uns[Keys(key).markers] = {"table": as_frame(found.table(n_top)), **found.kept()}
     return adata if copy else None
 
 
@@ -159,7 +145,6 @@ def usage(
     (2, 11)
     """
     check_anndata(adata)
-    keys = Keys(key)
     chosen = [covariates] if isinstance(covariates, str) else list(covariates)
     found = compare_groups(
         fit_from(adata, key),
@@ -170,7 +155,7 @@ def usage(
         numeric=numeric,
     )
     adata = target(adata, copy)
-    adata.uns[keys.usage] = {"table": as_frame(found.table()), "groupby": groupby, **found.kept()}
+    adata.uns[Keys(key).usage] = {"table": as_frame(found.table()), "groupby": groupby, **found.kept()}
     return adata if copy else None
 
 
@@ -225,9 +210,8 @@ def evidence(
     'No more than noise: k0, k1 ('
     """
     check_anndata(adata)
-    keys = Keys(key)
     fit = fit_from(adata, key)
-    counts = counts_of_fit(adata, fit, layer, adata.uns[keys.uns]["layer"])
+    counts = counts_of_fit(adata, fit, key, layer)
     found = find_evidence(
         fit,
         counts,
@@ -239,7 +223,7 @@ def evidence(
         verbose=verbose,
     )
     adata = target(adata, copy)
-    adata.uns[keys.evidence] = {**found.kept(), "table": as_frame(found.table())}
+    adata.uns[Keys(key).evidence] = {**found.kept(), "table": as_frame(found.table())}
     return adata if copy else None
 
 
@@ -298,8 +282,7 @@ def select(
     The data do not decide K: the best is at the end of the values tried.
     """
     check_anndata(adata)
-    keys = Keys(key_added)
-    layer = raw_layer(layer, use_raw)
+    keys, layer = Keys(key_added), raw_layer(layer, use_raw)
     adata = target(adata, copy)
     counts = read_counts(adata, layer, chosen_features(adata, mask_var)).counts
     batch = batch_of(adata, batch_key)

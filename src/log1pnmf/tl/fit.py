@@ -97,18 +97,16 @@ def transform(
     if fit.feature_names is not None:
         positions = find_features(adata.var_names, fit.feature_names.tolist())
     adata = target(adata, copy)
-    selection = read_counts(adata, layer, positions)
+    chosen = read_counts(adata, layer, positions)
     batch = batch_of(adata, batch_key)
-    counts, batches = (
-        counts_of(fit, selection.counts, same_samples=False),
-        new_batches(fit, batch, adata.n_obs),
-    )
+    counts = counts_of(fit, chosen.counts, same_samples=False)
+    batches = new_batches(fit, batch, adata.n_obs)
     samples = new_samples(fit, counts, size_factors, batches=batches, n_jobs=n_jobs)
     if fit.batches is not None:
         batches = fit.batches.for_samples(batch, adata.n_obs)
     why = f"these are {adata.n_obs:,} samples whose loadings were estimated for the factors of a fit"
     projected = fit.of_samples(samples.solved(), samples.size_factors, batches, why)
-    write_fit(adata, keys, projected, selection)
+    write_fit(adata, keys, projected, chosen)
     if std:
         adata.obsm[keys.std] = loading_errors(projected, counts)
     return adata if copy else None
@@ -148,10 +146,8 @@ def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
     for place in (keys.markers, keys.usage, keys.evidence):
         if place in adata.uns:
             about = adata.uns[place]
-            about["factor_names"] = np.array(
-                [changed[str(name)] for name in about["factor_names"]], dtype=object
-            )
-            about["table"]["factor"] = [changed[str(name)] for name in about["table"]["factor"]]
+            about["factor_names"] = np.array([changed[str(k)] for k in about["factor_names"]], dtype=object)
+            about["table"]["factor"] = [changed[str(k)] for k in about["table"]["factor"]]
     columns = adata.uns[keys.uns].get(OBS_COLUMNS)
     if columns is not None:
         after = [keys.obs_column(name) for name in new]
@@ -254,17 +250,21 @@ def log1p_nmf(
     """
     check_anndata(adata)
     keys = Keys(key_added)
-    batch = batch_of(adata, batch_key)
-    settings = {"n_components": n_components, "c": c, "random_state": random_state}
-    loadings = known_loadings(adata, fixed_loadings)
-    request = Request.of(batch=batch, fixed_loadings=loadings, **settings, **parameters)
+    request = Request.of(
+        n_components=n_components,
+        c=c,
+        random_state=random_state,
+        batch=batch_of(adata, batch_key),
+        fixed_loadings=known_loadings(adata, fixed_loadings),
+        **parameters,
+    )
     layer = raw_layer(layer, use_raw)
     adata = target(adata, copy)
-    selection = read_counts(adata, layer, chosen_features(adata, mask_var))
-    fit = run_request(request, selection.counts)
-    write_fit(adata, keys, fit, selection)
+    chosen = read_counts(adata, layer, chosen_features(adata, mask_var))
+    fit = run_request(request, chosen.counts)
+    write_fit(adata, keys, fit, chosen)
     if std:
-        adata.obsm[keys.std] = loading_errors(fit, selection.counts)
+        adata.obsm[keys.std] = loading_errors(fit, chosen.counts)
     if obs_keys:
         write_obs(adata, keys, fit)
     return adata if copy else None
@@ -318,10 +318,10 @@ def sweep(
     """
     check_anndata(adata)
     adata = target(adata, copy)
-    selection = read_counts(adata, layer, chosen_features(adata, mask_var))
-    result = sweep_counts(selection.counts, n_components, c, random_state=random_state, **parameters)
+    chosen = read_counts(adata, layer, chosen_features(adata, mask_var))
+    result = sweep_counts(chosen.counts, n_components, c, random_state=random_state, **parameters)
     for fit in result.fits:
-        write_fit(adata, Keys(sweep_key(fit.c)), fit, selection)
+        write_fit(adata, Keys(sweep_key(fit.c)), fit, chosen)
     table = as_frame(result.table)
     table["key"] = [sweep_key(value) for value in table["c"]]
     adata.uns[SWEEP] = table

@@ -46,17 +46,9 @@ def known_loadings(adata: Any, given: Any) -> Any:
 
 logger = logging.getLogger("log1pnmf")
 
-RAW = "raw"
-"""Name of ``adata.raw`` as a layer, here and on the command line."""
-
-X = "X"
-"""Name of ``adata.X`` as a layer."""
-
-COUNTS_LAYER = "counts"
-"""Where scanpy users keep the raw counts when X is something else."""
-
-BLOCK_ENTRIES = 1 << 24
-"""Entries of a matrix in a file that are brought into memory at a time, if only some features are wanted."""
+RAW, X = "raw", "X"  # names of ``adata.raw`` and ``adata.X`` as layers
+COUNTS_LAYER = "counts"  # where scanpy users keep the raw counts when X is something else
+BLOCK_ENTRIES = 1 << 24  # of a matrix in a file, read at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,17 +140,21 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> C
     return ChosenCounts(replace(counts, feature_names=names), positions, None if layer == X else layer)
 
 
-def counts_of_fit(adata: Any, fit: Fit, layer: str | None, stored: str) -> Counts:
+def counts_of_fit(adata: Any, fit: Fit, key: str | None, layer: str | None) -> Counts:
     """Return the counts of the features of a fit, from its own layer unless another is given."""
+    stored = str(adata.uns[Keys(key).uns]["layer"])
     if layer is None and not (stored == X and COUNTS_LAYER in adata.layers):
-        layer = str(stored)
+        layer = stored
     return read_counts(adata, layer, find_features(adata.var_names, fit.feature_labels.tolist())).counts
 
 
 def _matrix(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> Any:
     layer = None if layer == X and X not in adata.layers else layer
     if layer == RAW and RAW not in adata.layers:
-        return _raw(adata, positions)
+        if adata.raw is None:
+            raise KeyError("adata.raw is empty; pass layer=, the name of the layer with the counts")
+        wanted = [str(name) for name in np.asarray(adata.var_names)[positions]]  # raw may have more features
+        return sparse.csr_array(adata.raw.X[:, find_features(adata.raw.var_names, wanted)])
     if layer is not None and layer not in adata.layers:
         known = ", ".join(map(repr, adata.layers)) or "none"
         raise KeyError(f"adata has no layer {layer!r}; it has: {known}")
@@ -171,25 +167,14 @@ def _matrix(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> Any:
     return _read_blocks(stored, None if everything else positions)
 
 
-def _raw(adata: Any, positions: NDArray[np.intp]) -> Any:
-    """Find the features of the object in ``adata.raw``, which may have more."""
-    if adata.raw is None:
-        raise KeyError("adata.raw is empty; pass layer=, the name of the layer with the counts")
-    wanted = [str(name) for name in np.asarray(adata.var_names)[positions]]
-    where = find_features(adata.raw.var_names, wanted)
-    return sparse.csr_array(adata.raw.X[:, where])
-
-
 def _read_blocks(stored: Any, positions: NDArray[np.intp] | None) -> Any:
     """Read a matrix from a file into memory, as a sparse one, with the wanted features only."""
     if getattr(stored, "format", "csr") == "csc":  # its rows are spread over the whole file
         matrix = stored[:]
         return matrix if positions is None else matrix[:, positions]
-    blocks = []
-    for rows in dense_blocks(stored.shape, BLOCK_ENTRIES):
-        block = stored[rows]
-        blocks.append(sparse.csr_array(block if positions is None else block[:, positions]))
-    return sparse.vstack(blocks, format="csr")
+    wanted = slice(None) if positions is None else positions
+    blocks = dense_blocks(stored.shape, BLOCK_ENTRIES)
+    return sparse.vstack([sparse.csr_array(stored[rows][:, wanted]) for rows in blocks], format="csr")
 
 
 def batch_of(adata: Any, key: str | None) -> Any:
@@ -199,40 +184,31 @@ def batch_of(adata: Any, key: str | None) -> Any:
 
 # ---------- results written into an AnnData object; log1pnmf.fitting.anndata reads them
 
-OBS_COLUMNS = "obs_columns"
-"""In `uns` of a fit: the columns of `obs` with its loadings."""
+OBS_COLUMNS = "obs_columns"  # in `uns` of a fit: the columns of `obs` with its loadings
 
 
-def write_fit(adata: Any, keys: Keys, fit: Fit, selection: ChosenCounts) -> None:
+def write_fit(adata: Any, keys: Keys, fit: Fit, chosen: ChosenCounts) -> None:
     """Write a fit; features that were left out have zero factors, and no dispersion."""
-    factors = np.zeros((adata.n_vars, fit.n_components))
-    factors[selection.positions] = fit.factors
-    write_loadings(adata, keys, fit.loadings)
-    adata.varm[keys.varm] = factors
-    if fit.dispersion is not None:
-        dispersion = np.full(adata.n_vars, np.nan)
-        dispersion[selection.positions] = fit.dispersion
-        adata.var[keys.dispersion] = dispersion
-    elif keys.dispersion in adata.var:  # of an earlier fit
-        del adata.var[keys.dispersion]
-    if fit.mask is not None:
-        mask = np.zeros((adata.n_vars, fit.mask.shape[1]), dtype=bool)
-        mask[selection.positions] = fit.mask
-        adata.varm[keys.mask] = mask
-    elif keys.mask in adata.varm:
-        del adata.varm[keys.mask]
-    for finding in (keys.markers, keys.usage, keys.evidence):  # of an earlier fit
-        adata.uns.pop(finding, None)
-    named = fit.named(sample_names=adata.obs_names, feature_names=adata.var_names[selection.positions])
-    adata.uns[keys.uns] = uns_of(named, selection.layer)
-
-
-def write_loadings(adata: Any, keys: Keys, loadings: NDArray[np.float64]) -> None:
-    """Write loadings; a view becomes a copy."""
     anndata = require("anndata", purpose="log1pnmf.tl")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", anndata.ImplicitModificationWarning)
-        adata.obsm[keys.obsm] = loadings.copy()
+        warnings.simplefilter("ignore", anndata.ImplicitModificationWarning)  # a view becomes a copy
+        adata.obsm[keys.obsm] = fit.loadings.copy()
+    of_features = (
+        (adata.varm, keys.varm, fit.factors, 0.0),
+        (adata.var, keys.dispersion, fit.dispersion, np.nan),
+        (adata.varm, keys.mask, fit.mask, False),
+    )
+    for slot, name, values, others in of_features:
+        if values is not None:
+            whole = np.full((adata.n_vars, *values.shape[1:]), others)
+            whole[chosen.positions] = values
+            slot[name] = whole
+        elif name in slot:  # of an earlier fit
+            del slot[name]
+    for finding in (keys.markers, keys.usage, keys.evidence):  # of an earlier fit
+        adata.uns.pop(finding, None)
+    named = fit.named(sample_names=adata.obs_names, feature_names=adata.var_names[chosen.positions])
+    adata.uns[keys.uns] = uns_of(named, chosen.layer)
 
 
 def write_obs(adata: Any, keys: Keys, fit: Fit) -> None:

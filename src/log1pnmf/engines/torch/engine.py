@@ -55,7 +55,7 @@ class TorchEngine(Engine):
         stored: Precision | None = None,
     ) -> None:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.precision = precision
+        self.precision, self._asked_stored = precision, stored
         self.problem = problem
         if self._uploads(problem.counts):
             self.problem = replace(problem, counts=TensorCounts.uploaded(problem.counts, self.device))
@@ -72,6 +72,10 @@ class TorchEngine(Engine):
             dispersed=isinstance(problem.noise, NegativeBinomial),
             large=problem.link.c < LARGE_ETAS_BELOW or precision == "float64",
         )
+
+    def with_problem(self, problem: Problem) -> TorchEngine:
+        """Return the same engine for another problem."""
+        return type(self)(problem, str(self.device), self.precision, stored=self._asked_stored)
 
     def _uploads(self, counts: Counts) -> bool:
         """Whether to transpose counts of the host on a card."""

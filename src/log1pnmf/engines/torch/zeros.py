@@ -1,7 +1,7 @@
 """Zero entries and the quadratics that replace them, in blocks of features of a bounded size.
 
-It computes what ``cpp/zeros.hpp`` and `log1pnmf.model.zeros.survey_feature` do, in plain PyTorch, because it
-is done once for many iterations; always in float64.
+It computes what ``cpp/zeros.hpp`` does, in plain PyTorch, because it is done once for many iterations; always
+in float64.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Noise:
     def fit(
         self, eta: Any, cost: Any, measure: Any, exposure: Any, cap: float, *, straight: bool
     ) -> tuple[Any, Any, Any]:
-        """Return error, zeros above the cap, and coefficients, as `survey_feature` does for one feature."""
+        """Return error, zeros above the cap, and coefficients, as ``cpp/zeros.hpp`` does."""
         w = torch.where((measure >= 0.0) & (measure <= cap), exposure, 0.0)
         (center, scale), any_number = _standard(eta, w), torch.full_like(w[:, :1], torch.inf)
         # least squares correct an expansion, so that nothing is lost where all eta are nearly equal

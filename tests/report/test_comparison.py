@@ -1,5 +1,7 @@
 """The headline says what the table says: every claim at both sides of its threshold."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,16 +10,14 @@ from hypothesis import strategies as st
 from log1pnmf import fit_log1p_nmf, shares
 from log1pnmf.analysis.groups import Groups
 from log1pnmf.report import write_report
-from log1pnmf.report.fits import Sameness, compare
-from log1pnmf.report.inputs import ReportInput
-from log1pnmf.report.verdict import CLUSTERED, MOST, SAME, Figure, verdict
+from log1pnmf.report.comparison import CLUSTERED, MOST, SAME, Measure, compare, same_factors, verdict
 
 
 def headline(per_sample=(2.0, 2.0), strongest=(0.5, 0.5), *, similarity=(0.0,), n_factors=1):
     figures = [
-        Figure("Factors per sample", "", *per_sample),
-        Figure("Share of the strongest factor", "", *strongest),
-        Figure("Correlation of factors", "", 0.4, 0.6),
+        Measure("Factors per sample", "", *per_sample),
+        Measure("Share of the strongest factor", "", *strongest),
+        Measure("Correlation of factors", "", 0.4, 0.6),
     ]
     said, paragraphs = verdict(figures, "c = 1", similarity=similarity, n_factors=n_factors)
     return said, " ".join(paragraphs)
@@ -75,8 +75,8 @@ class TestStarts:
     """Differences are said only where they are beyond those between starts."""
 
     def test_within_the_differences_between_starts_nothing_differs(self):
-        assert Figure("", "", 2.0, 1.5, between_starts=0.6).direction == 0
-        assert Figure("", "", 2.0, 1.5, between_starts=0.4).direction == 1
+        assert Measure("", "", 2.0, 1.5, between_starts=0.6).direction == 0
+        assert Measure("", "", 2.0, 1.5, between_starts=0.4).direction == 1
 
     def test_one_start_each_cannot_tell(self):
         assert "Each fit has one start" in headline((2.0, 1.5))[0]
@@ -114,7 +114,8 @@ def test_nearly_the_same_factors_are_said_first_whatever_else_differs(tmp_path, 
     for what in ("seed", "noise"):
         assert ". Both fits have nearly the same factors" in leads[what]
     assert "Of 4 factors, " in leads["size"]
-    labels = ReportInput.of([one, *fits.values()]).labels
+    text = write_report(tmp_path / "r.html", [one, *fits.values()]).read_text()
+    labels = re.findall(r'class="head"><strong>(.*?) <span', text)
     assert len(set(labels)) == 4
     assert "negative binomial" in labels[2]
     assert "seed 1" in labels[1]
@@ -124,9 +125,11 @@ def test_pairs_of_several_fits(fit_of):
     rng = np.random.default_rng(0)
     a, b = rng.gamma(0.3, size=(2, 40, 3))
     fits = [fit_of(one, rng.random((8, 3)), c=1.0) for one in (a, b, a)]
-    assert Sameness(fits, ["x", "y", "z"]).sentence() == "Nearly the same factors: x as z."
-    assert Sameness([fits[0]] * 3, ["x", "y", "z"]).sentence().startswith("All 3 fits have nearly the same")
-    assert Sameness(fits[:1], ["x"]).sentence() == ""
+    assert same_factors(fits, ["x", "y", "z"]) == ("Nearly the same factors: x as z.", False)
+    text, all_same = same_factors([fits[0]] * 3, ["x", "y", "z"])
+    assert text.startswith("All 3 fits have nearly the same")
+    assert all_same
+    assert same_factors(fits[:1], ["x"]) == ("", False)
 
 
 @settings(max_examples=60)
@@ -149,7 +152,7 @@ def test_headline_never_contradicts_the_table(fit_of, *, seed, shapes, noise, si
     ]
     groups = Groups.of(rng.choice(["a", "b", "c"], size=40)) if grouped else None
     found = compare(pair, groups=groups)
-    said, figures = found.headline, {one.name: one for one in found.figures}
+    said, figures = found.headline, {one.name: one for one in found.measures}
     strongest = [np.mean(shares(one).max(axis=1)) for one in pair]
     per_sample = figures["Factors per sample"]
     assert ("Samples mix more factors at c = 1" in said) <= (per_sample.finite > 1.1 * per_sample.additive)

@@ -1,0 +1,236 @@
+"""``log1pnmf select``: how many factors, which c and which noise, and the folder with the answer.
+
+select.json      options, data and the suggestion
+settings.csv     one line for each setting: held-out log-likelihood, its errors, stability
+select.png       the same as a picture
+selection.npz    everything, for `log1pnmf.analysis.Selection.load` and to go on after a stop
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from log1pnmf._common.archive import StrPath, building, claimed, remove, replacing, to_tree
+from log1pnmf._common.checks import check_choice, check_whole, versions
+from log1pnmf._common.progress import is_live
+from log1pnmf.analysis.grid import HOLDOUTS
+from log1pnmf.analysis.select import N_FOLDS, N_SEEDS
+from log1pnmf.analysis.select import select as compare_settings
+from log1pnmf.analysis.selection import Selection
+from log1pnmf.cli import options as common
+from log1pnmf.fitting.fit import c_name
+from log1pnmf.fitting.settings import NOISES, Settings
+
+from .console import KEPT, Screen, explain, one_line
+from .options import Reading, SolverOptions, read_filtered, unfolded
+from .run_folder import Source, json_text, write_columns
+
+# ---------- the folder that log1pnmf select leaves
+
+SELECT_RECORD, TABLE, PICTURE, STATE = "select.json", "settings.csv", "select.png", "selection.npz"
+SELECT_NAMES = (SELECT_RECORD, TABLE, PICTURE, STATE)
+
+
+@contextmanager
+def writing_selection(path: StrPath, *, force: bool, resume: bool) -> Iterator[Path]:
+    """Claim a folder for a comparison, before any work."""
+    with claimed(path) as place:
+        there = {entry.name for entry in place.iterdir() if not entry.name.startswith(".")}
+        ours = STATE in there or SELECT_RECORD in there
+        if resume and STATE not in there:
+            raise FileNotFoundError(f"{os.fspath(path)} holds no comparison to continue; leave out --resume")
+        if there and not resume:
+            if not force:
+                raise FileExistsError(
+                    f"{os.fspath(path)} already exists; choose another name, continue it (--resume) "
+                    "or replace it (--force)"
+                )
+            if not ours:
+                raise FileExistsError(f"{place} exists and is not the folder of a comparison; it stays")
+            for name in SELECT_NAMES:
+                remove(place / name)
+        yield place
+
+
+def _as_record(found: Selection) -> dict[str, Any]:
+    """Return the result of a comparison as plain values."""
+    judgement = found.judgement
+    return {
+        "suggested": None if judgement.setting is None else judgement.setting.parameters,
+        "clear": judgement.clear,
+        "best": found.best.parameters,
+        "headline": judgement.headline,
+        "reasons": list(judgement.reasons),
+        "settings": {name: np.asarray(column).tolist() for name, column in found.summary.items()},
+    }
+
+
+def _write_selection(folder: Path, found: Selection, asked: Mapping[str, Any]) -> dict[str, str]:
+    """Write record, table and picture; return the error of each that failed, since all is in the state."""
+
+    def write_record() -> None:
+        with replacing(folder / SELECT_RECORD) as file:
+            file.write(f"{json_text({**asked, **_as_record(found)})}\n".encode())
+
+    def write_settings() -> None:
+        write_columns(folder / TABLE, {**found.summary, "c": [c_name(c) for c in found.summary["c"]]})
+
+    def draw() -> None:
+        from matplotlib.figure import Figure
+
+        from log1pnmf.pl.selection import select as draw_selection
+
+        figure = draw_selection(found, figure=Figure(figsize=(7.4, 4.9), layout="constrained"))
+        with building(folder / PICTURE, force=True) as temporary:
+            figure.savefig(temporary, dpi=150)
+
+    problems = {}
+    for name, step in {SELECT_RECORD: write_record, TABLE: write_settings, PICTURE: draw}.items():
+        try:
+            step()
+        except Exception as error:  # the fits are kept, whatever happens to their picture
+            problems[name] = explain(error)
+    return problems
+
+
+# ---------- log1pnmf select: how many factors, and which c
+
+
+@unfolded
+def select(
+    *,
+    file: common.CountFile,
+    components: Annotated[
+        str,
+        common.model(
+            "-k", "--components", metavar="K,K...", help="Numbers of factors to compare, such as 1-6,8,10."
+        ),
+    ],
+    c: common.Shifts = common.DEFAULT_C,
+    noise: Annotated[
+        str,
+        common.model(
+            metavar="KIND,KIND",
+            help="Distribution of the counts: poisson, nb (negative binomial), or both to compare them.",
+        ),
+    ] = Settings.noise,
+    batch: common.Batch = None,
+    reading: Reading,
+    solver: SolverOptions,
+    holdout: Annotated[
+        str,
+        common.run(
+            metavar="WHAT",
+            help="counts: hold out a share of every count; samples: hold out whole samples, which also "
+            "works for overdispersed counts.",
+        ),
+    ] = HOLDOUTS[0],
+    folds: Annotated[int, common.run(metavar="N", help="Number of folds.")] = N_FOLDS,
+    seeds: Annotated[
+        int,
+        common.run(metavar="N", help="Random starts of each setting, to measure stability; 0 skips it."),
+    ] = N_SEEDS,
+    resume: Annotated[bool, common.run("--resume", help="Continue a comparison that was stopped.")] = False,
+    output: common.Folder,
+    json: common.Json = False,
+    force: common.Force = False,
+) -> int:
+    """Choose the number of factors, c and the noise.
+
+    Writes a table, a picture and a suggestion with its reasons.
+
+    Ctrl-C keeps the fits so far; repeat the command with --resume to continue.
+    """
+    screen = Screen(json=json)
+    numbers, shifts = common.parse_numbers(components), common.parse_c(c)
+    noises = [part.strip() for part in noise.split(",")]
+    for one in noises:
+        check_choice("--noise", one, NOISES)
+    asked = {**solver.parameters(max(numbers)), "n_components": numbers, "c": shifts, "noise": noises}
+    asked |= {"holdout": holdout, "n_folds": folds, "n_seeds": seeds}
+    check_choice("--holdout", holdout, HOLDOUTS)
+    check_whole("--folds", folds, least=1)
+    check_whole("--seeds", seeds, least=0)
+    if len(numbers) * len(shifts) < 2 and noises in (["poisson"], ["nb"]):
+        raise typer.BadParameter(
+            "there is only one setting, so nothing to compare; give several K (-k 2-6,8), several c "
+            "(-c 1 -c inf), or --noise poisson,nb"
+        )
+    with writing_selection(output, force=force, resume=resume) as folder:
+        table = read_filtered(file, reading, screen).table
+        if batch is not None:
+            table.labels(batch)
+        record = {
+            "command": shlex.join(["log1pnmf", *sys.argv[1:]]),
+            "source": to_tree(Source.of(file)),
+            "reading": to_tree(reading),
+            "options": {**asked, "batch": batch},
+            "versions": versions(),
+        }
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                found = compare_settings(
+                    table.counts,
+                    resume=folder / STATE,
+                    verbose=int(is_live()),
+                    batch=None if batch is None else table.labels(batch),
+                    **common.with_tables(asked),
+                )
+        except KeyboardInterrupt:
+            if not (folder / STATE).exists():
+                raise
+            screen.error(f"interrupted: what is done is kept in {output}; the same with --resume goes on")
+            return KEPT
+        finished = found.is_whole
+        screen.notes([one_line(warning.message) for warning in caught])
+        problems = _write_selection(folder, found, record)
+        _tell(found, screen)
+        written = ", ".join(name for name in SELECT_NAMES if name not in problems)
+        screen.say(("wrote ", "green"), (str(output), "bold"), f" ({written})")
+        for name, why in problems.items():
+            screen.error(f"{name} was not written: {why}")
+        _tell_next(found, file, screen, batch)
+    screen.result({"output": str(output), **_as_record(found), "finished": finished})
+    if not finished:
+        screen.error(f"interrupted: the same command with --resume goes on in {output}")
+        return KEPT
+    return 1 if problems else 0
+
+
+def _tell(found: Selection, screen: Screen) -> None:
+    """Print the table and the suggestion."""
+    if not screen.json:
+        screen.say((f"{'noise':>8}{'K':>4}{'c':>8}{'difference':>14}{'error':>10}{'stability':>11}", "bold"))
+        table = found.summary
+        for row, setting in enumerate(found.settings):
+            mark = "  best" if setting == found.best else ""
+            mark += "  simplest within one error" if setting == found.one_se else ""
+            screen.say(
+                f"{setting.noise:>8}{setting.n_components:>4}{setting.c:>8g}{table['difference'][row]:>14,.0f}"
+                f"{table['se_difference'][row]:>10,.0f}{table['stability'][row]:>11.2f}{mark}"
+            )
+    judgement = found.judgement
+    screen.say((judgement.headline, "bold green" if judgement.setting is not None else "bold yellow"))
+    for reason in judgement.reasons:
+        screen.say(f"  {reason}")
+
+
+def _tell_next(found: Selection, file: Path, screen: Screen, batch: str | None) -> None:
+    setting = found.judgement.setting
+    if setting is not None:
+        penalty = f" --set l1={setting.l1:g}" if setting.l1 else ""
+        noise = f" --noise {setting.noise}" if setting.noise != Settings.noise else ""
+        column = "" if batch is None else f" --batch {batch}"
+        chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}{noise}{column}"
+        screen.say(f"then: log1pnmf fit {file} {chosen} -o FOLDER")
