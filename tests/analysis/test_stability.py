@@ -139,11 +139,3 @@ def test_refused(truth, fits, call, message):
         call(truth[0], fits)
     with pytest.raises(TypeError, match="checkpoint is not an option of fits with several seeds"):
         fit_seeds(truth[0], 2, 2, checkpoint="file")
-
-
-def test_a_start_of_ones_own_may_differ_from_seed_to_seed(truth):
-    def start(problem, n_components, rng):
-        return tuple(rng.uniform(0.5, 1.0, size=(size, n_components)) for size in problem.counts.shape)
-
-    first, second = fit_seeds(truth[0], 2, 2, init=start, **OPTIONS)
-    assert not np.array_equal(first.loadings, second.loadings)

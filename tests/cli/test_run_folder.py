@@ -189,8 +189,6 @@ def test_only_runs_are_replaced(tmp_path, table, fits):
     with pytest.raises(FileExistsError, match="not the folder of a run"):
         write_run(tmp_path / "precious", fits, table, force=True)
     assert (tmp_path / "precious" / "thesis.txt").read_text() == "years"
-    with pytest.raises(ValueError, match="different c"):
-        write_run(tmp_path / "twice", [fits[0], fits[0]], table)
 
 
 def test_what_cannot_be_opened(tmp_path, table, fits):

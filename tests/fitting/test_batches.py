@@ -18,7 +18,6 @@ from log1pnmf.analysis import (
     markers,
 )
 from log1pnmf.counts import Counts
-from log1pnmf.engines.base import Engine
 from log1pnmf.fitting.solver import further
 from log1pnmf.model.batch_effects import mean_sums, renewed_effects
 from log1pnmf.model.batches import Batches
@@ -41,7 +40,7 @@ def test_effects_are_extrapolated_on_the_scale_of_logarithms(beta, spread):
     since = np.exp(rng.normal(size=(B, M)))
     to = since * np.exp(rng.uniform(-spread, spread, (B, M)))
     expected = np.exp(np.log(to) + beta * (np.log(to) - np.log(since)))
-    np.testing.assert_allclose(further(to, since, beta, Engine()), expected, rtol=1e-14)
+    np.testing.assert_allclose(further(to, since, beta), expected, rtol=1e-14)
 
 
 def simulated(seed=0):
