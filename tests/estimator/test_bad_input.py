@@ -73,7 +73,7 @@ PARAMETERS = [
     ({"init": "nndsvda"}, ValueError, "got 'nndsvda'; did you mean 'nndsvd'"),
     ({"size_factors": "sum"}, ValueError, "must be one of 'total', 'fit', 'none' or an array, got 'sum'"),
     *[
-        ({"init": one}, ValueError, f"'auto', 'rank1', 'random', 'nndsvd', .loadings.*, got {said}")
+        ({"init": one}, ValueError, f"'auto', 'rank1', 'random', 'nndsvd',? (or )?.loadings.*, got {said}")
         for one, said in ((None, None), ("svd", "'svd'"), (7, "int"), ([np.ones((12, 2))], "list"))
     ],
     *[
