@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import pytest
@@ -336,3 +336,17 @@ def test_a_dataclass_comes_back_to_the_bit(tmp_path, one):
 def test_what_is_not_of_the_annotated_types_is_refused(changed, message):
     with pytest.raises(ValueError, match=message):
         from_tree(Outer, {**to_tree(OUTER), **changed})
+
+
+def test_arrays_are_read_whatever_numpy_makes_of_their_annotation(monkeypatch):
+    """NumPy 2.5 made NDArray an alias of its own, whose only argument is the type of the entries."""
+    Scalar = TypeVar("Scalar")
+
+    class Alias(Generic[Scalar]):
+        pass
+
+    monkeypatch.setattr(persist, "NDArray", Alias)
+    found = from_tree(Alias[np.float64], np.arange(3.0))
+    assert found.tolist() == [0.0, 1.0, 2.0]
+    with pytest.raises(ValueError, match="float64"):
+        from_tree(Alias[np.float64], np.arange(3))

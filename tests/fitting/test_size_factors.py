@@ -116,7 +116,7 @@ def test_with_pytorch_they_are_the_same(counts):
         native = lp.fit_log1p_nmf(y, 2, engine="native", **options)
     with pytest.warns(ConvergenceWarning):
         found = lp.fit_log1p_nmf(y, 2, engine="torch", **options)
-    np.testing.assert_allclose(found.size_factors, native.size_factors, rtol=1e-6)
+    np.testing.assert_allclose(found.size_factors, native.size_factors, rtol=1e-4)  # single precision
     assert not np.allclose(found.size_factors, y.sum(axis=1) / y.sum(axis=1).mean())
 
 

@@ -22,6 +22,7 @@ from types import NoneType, UnionType
 from typing import Any, BinaryIO, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .arrays import Rows, on_host
 from .checks import __version__, check_choice
@@ -407,8 +408,9 @@ def from_tree(kind: Any, tree: Any, place: str = "") -> Any:
 
 def _leaf(name: str, origin: Any, inner: tuple[Any, ...], tree: Any) -> Any:
     """Return an array, a tuple, a dict or a plain value of an annotated type."""
-    if origin is np.ndarray:
-        return _array_of(name, tree, get_args(inner[1])[0] if inner else Any)
+    if origin in (np.ndarray, NDArray):  # from NumPy 2.5 on NDArray is an alias with the dtype alone
+        dtype = inner[-1] if inner else Any
+        return _array_of(name, tree, next(iter(get_args(dtype)), dtype))
     if origin is tuple:
         tree = tree.tolist() if isinstance(tree, np.ndarray) else tree
         _check_type(name, tree, list)

@@ -133,6 +133,11 @@ class TensorCounts(Counts):
         return float(total)
 
     @cached_property
+    def sum_of_squares(self) -> float:
+        """Sum of the squares of all counts."""
+        return self.on_host().sum_of_squares
+
+    @cached_property
     def stirling(self) -> float:
         """Sum over the counts of log(y!) - y log(y) + y."""
         return self.on_host().stirling
