@@ -328,8 +328,9 @@ class Log1pNMF(FittedModel):
         Number of threads; None and -1 use all cores, -2 all but one. None is not 1 as elsewhere in
         scikit-learn, because the bits of the result do not depend on it, as in NumPy's linear algebra.
         ``OMP_NUM_THREADS``, threadpoolctl and the workers of joblib still limit it.
-    verbose : int
-        1 shows a progress bar.
+    verbose : int, optional
+        By default progress is shown in a terminal and in a notebook, from the third second on. 1 shows it at
+        once and writes a line into log files; 0 shows nothing.
 
     Attributes
     ----------
@@ -413,7 +414,7 @@ class Log1pNMF(FittedModel):
         fixed_factors: Any = None,
         mask: Any = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.n_components = n_components
         self.c = c

@@ -177,7 +177,7 @@ def test_verbose_shows_a_bar(capsys, verbose):
     fit_log1p_nmf(Y, 2, n_init=2, verbose=verbose, **QUICK)
     out, err = capsys.readouterr()
     assert out == ""
-    for words in ("start:", "fit, start 1", "fit, start 2"):
+    for words in ("searching for a start:", "fitting, start 1 of 2:", "fitting, start 2 of 2:"):
         assert words in err
     fit_log1p_nmf(Y, 2, **QUICK)
     assert capsys.readouterr().err == ""

@@ -112,7 +112,7 @@ def used_or_refused(path, use, sample=1):
 
 def use_model(path):
     model = Log1pNMF.load(path)
-    assert (model.n_jobs, model.engine, model.verbose) == (None, "auto", 0)
+    assert (model.n_jobs, model.engine, model.verbose) == (None, "auto", None)
     model.set_params(n_jobs=1, max_iter=2, n_init=1)
     model.transform(Y, size_factors="none")
     model.score(Y, size_factors="none")

@@ -68,7 +68,7 @@ def moved(racer, start, seed):
 def test_moves_leave_a_poor_optimum_in_which_iterations_stay():
     rng = np.random.default_rng(2)
     y = rng.poisson(rng.gamma(0.1, 3.0, size=(100, 12)) @ rng.gamma(0.1, 2.0, size=(12, 80)))
-    racer = _Racer(lambda problem: NativeEngine(problem, 1), engine_for(math.inf, y), lambda iteration: None)
+    racer = _Racer(lambda problem: NativeEngine(problem, 1), engine_for(math.inf, y))
     pair, objective = start = racer.advance(initialize(racer.exact, 12, "random", as_random(2)), ALONE)
     better = moved(racer, start, 2)
     further = racer.advance((pair.loadings, pair.factors), 300)[1]
@@ -79,7 +79,7 @@ def test_moves_leave_a_poor_optimum_in_which_iterations_stay():
 def test_moves_never_lose():
     for seed in range(3):
         engine = engine_for(math.inf, simulated(seed=seed))
-        racer = _Racer(lambda problem: NativeEngine(problem, 1), engine, lambda iteration: None)
+        racer = _Racer(lambda problem: NativeEngine(problem, 1), engine)
         start = racer.advance(initialize(engine, 5, "random", as_random(seed)), ALONE)
         better = moved(racer, start, seed)
         assert engine.loss(better.loadings, better.factors) <= start[1] * (1.0 + 1e-12)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.reference_engine import ReferenceEngine
 
+from log1pnmf._common.progress import PATIENCE, shown_after
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.callbacks import History, ProgressBar, TimeLimit
@@ -267,6 +268,17 @@ def test_a_terminal_shows_a_bar_on_standard_error(capsys, monkeypatch):
     assert out == ""
     assert "3/7" in err
     assert "exact" in err
+
+
+def test_by_default_only_long_work_in_a_terminal_shows_a_bar(capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    assert (shown_after(None), shown_after(0), shown_after(1)) == (None, None, 0.0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert shown_after(None) == PATIENCE
+    for after in (1000.0, 0.0):
+        with ProgressBar(7, "fitting", after) as bar:
+            bar(iteration(3))
+        assert ("fitting" in capsys.readouterr().err) == (after == 0.0)
 
 
 def test_a_log_file_gets_one_line_for_each_phase(capsys, monkeypatch):

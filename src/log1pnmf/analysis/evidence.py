@@ -212,7 +212,7 @@ def evidence(
     max_samples: int | None = None,
     random_state: Any = 0,
     n_jobs: int | None = None,
-    verbose: int = 0,
+    verbose: int | None = None,
 ) -> Evidence:
     """Measure for each factor what the fit loses without it, and how often it comes back.
 
@@ -236,8 +236,9 @@ def evidence(
         Seed or generator of the random numbers.
     n_jobs : int, optional
         Number of threads.
-    verbose : int
-        1 shows a progress bar.
+    verbose : int, optional
+        By default progress is shown in a terminal and in a notebook, from the third second on. 1 shows it at
+        once and writes a line into log files; 0 shows nothing.
 
     Returns
     -------

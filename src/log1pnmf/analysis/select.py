@@ -25,7 +25,7 @@ from log1pnmf._common.checks import (
     new_seed,
     warn,
 )
-from log1pnmf._common.progress import Progress
+from log1pnmf._common.progress import Progress, shown_after
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import check_fraction
 from log1pnmf.engines.native import effective_threads
@@ -46,12 +46,13 @@ OnFit = Callable[[int, int], object]
 
 
 @contextmanager
-def shown(on_fit: OnFit | None, verbose: int, label: str = "select") -> Iterator[OnFit]:
+def shown(on_fit: OnFit | None, verbose: int | None, label: str = "select") -> Iterator[OnFit]:
     """Return the function to call after every fit: the user's, a progress bar, or one that does nothing."""
-    if on_fit is not None or not verbose:
+    after = shown_after(verbose)
+    if on_fit is not None or after is None:
         yield on_fit or (lambda done, of_all: None)
         return
-    with Progress(label, "fit") as bar:
+    with Progress(label, "fit", after=after) as bar:
         yield bar.show
 
 
@@ -87,7 +88,7 @@ def select(
     n_seeds: int = N_SEEDS,
     random_state: Any = 0,
     n_jobs: int | None = None,
-    verbose: int = 0,
+    verbose: int | None = None,
     resume: StrPath | None = None,
     on_fit: OnFit | None = None,
     **parameters: Any,
@@ -123,8 +124,9 @@ def select(
     n_jobs : int, optional
         Number of fits that run at the same time, each with one thread; None and -1 use all cores. The result
         does not depend on it.
-    verbose : int
-        1 shows a progress bar.
+    verbose : int, optional
+        By default progress is shown in a terminal and in a notebook, from the third second on. 1 shows it at
+        once and writes a line into log files; 0 shows nothing.
     resume : str or PathLike, optional
         File that keeps what is done, written after every fit. If it exists, the call continues from it, and
         the result is the same as without the interruption. Counts and settings must be the same.
@@ -261,7 +263,7 @@ def _note_on_sizes(data: Counts, settings: Settings, grid: Grid, best: Setting) 
     settings = replace(settings.with_noise(best.noise), **own, **CHECK)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        note = note_on_sizes(run_request(Request(settings, n_jobs=1), part), part)
+        note = note_on_sizes(run_request(Request(settings, n_jobs=1, verbose=0), part), part)
     return None if note is None else f"{note[0].upper()}{note[1:]}."
 
 

@@ -19,7 +19,7 @@ import typer
 
 from log1pnmf._common.archive import building, check_place, from_tree, to_tree
 from log1pnmf._common.checks import plural, require, versions
-from log1pnmf._common.progress import Passes, is_live
+from log1pnmf._common.progress import Passes
 from log1pnmf._common.safe_files import BadFileError, MemoryLimit, parse_memory
 from log1pnmf.analysis.batches import confounded_groups
 from log1pnmf.analysis.metrics import deviance_explained, factor_correlation, hoyer
@@ -297,7 +297,6 @@ def _fit_all(plan: RunPlan, screen: Screen, done: RunWriter) -> None:
     parameters = {
         **with_tables(plan.parameters),
         "callbacks": (lambda iteration: limit is not None and limit(iteration),),
-        "verbose": int(is_live()),
     }
     if options.batch is not None:
         parameters["batch"] = done.table.labels(options.batch)

@@ -22,7 +22,6 @@ import typer
 
 from log1pnmf._common.archive import StrPath, building, claimed, remove, replacing, to_tree
 from log1pnmf._common.checks import check_choice, check_whole, versions
-from log1pnmf._common.progress import is_live
 from log1pnmf.analysis.grid import HOLDOUTS
 from log1pnmf.analysis.select import N_FOLDS, N_SEEDS
 from log1pnmf.analysis.select import select as compare_settings
@@ -183,7 +182,6 @@ def select(
                 found = compare_settings(
                     table.counts,
                     resume=folder / STATE,
-                    verbose=int(is_live()),
                     batch=None if batch is None else table.labels(batch),
                     **common.with_tables(asked),
                 )

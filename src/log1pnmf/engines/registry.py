@@ -126,19 +126,20 @@ def make_engine(
     n_threads: int | None = None,
     *,
     row_solver: RowSolver = "newton",
-    verbose: int = 0,
+    after: float | None = None,
 ) -> Engine:
     """Return the engine of that name, if it can fit the problem.
 
     `name`: "native" is the compiled one; "torch" is for a CUDA card, in single precision where that is
     enough; "auto" is what suits a few evaluations (for a whole fit, see `resolve_engine`).
+    `after`: seconds until passes over chunks show their progress; None: never.
     """
     name = resolve_engine(name, problem.counts, 0, row_solver)
     why = supports(name, problem, row_solver)
     if why is not None:
         raise ValueError(f"engine={name!r} cannot be used here: {why}")
     if name == "streaming":
-        return StreamingEngine(problem, n_threads, Passes() if verbose else None)
+        return StreamingEngine(problem, n_threads, None if after is None else Passes(after))
     if name == "torch":
         from log1pnmf.engines.torch.engine import TorchEngine
 

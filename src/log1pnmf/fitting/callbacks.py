@@ -113,15 +113,18 @@ class ProgressBar(Progress):
         Number of iterations at the end of the bar.
     label : str
         Text in front of the bar.
+    after : float
+        Seconds until the bar is shown.
     """
 
-    def __init__(self, max_iter: int, label: str = "fit") -> None:
-        super().__init__(label, "iteration", max_iter)
+    def __init__(self, max_iter: int, label: str = "fitting", after: float = 0.0) -> None:
+        super().__init__(label, "iteration", max_iter, after=after)
 
     def __enter__(self) -> ProgressBar:
         return self
 
     def __call__(self, iteration: Iteration) -> None:
         """Show an iteration."""
-        state = f"objective {iteration.objective:.9g}, change {iteration.relative_change:.1e}"
+        change = iteration.relative_change
+        state = "" if math.isnan(change) else f"log-likelihood rising by {change:.0e}"
         self.show(iteration.index, state=state)

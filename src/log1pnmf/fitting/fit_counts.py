@@ -24,6 +24,7 @@ from log1pnmf._common.checks import (
     plural,
     warn,
 )
+from log1pnmf._common.progress import shown_after
 from log1pnmf.counts.counts import Counts, check_size_factors
 from log1pnmf.counts.features import repeated
 from log1pnmf.counts.splitting import split_counts
@@ -78,7 +79,7 @@ class Request:
     # how to run the fit; they do not change the result, and are not kept with it
     n_jobs: int | None = None
     callbacks: Sequence[Callback] = ()
-    verbose: int = 0
+    verbose: int | None = None
     checkpoint: StrPath | None = None
 
     def __post_init__(self) -> None:
@@ -93,7 +94,7 @@ class Request:
         for callback in self.callbacks:
             if not callable(callback):
                 raise TypeError(f"callbacks must be callable, got {callback!r}")
-        if not isinstance(self.verbose, bool | np.bool_):
+        if self.verbose is not None and not isinstance(self.verbose, bool | np.bool_):
             check_whole("verbose", self.verbose, least=0)
         if self.checkpoint is not None:
             check_checkpoint(self.checkpoint)
@@ -141,6 +142,7 @@ class Request:
             batch=None if fit.batches is None else fit.batches.sample_names,
             **dict(zip(KNOWN, fit.known_parts, strict=True)),
             random_state=asked.random_state,
+            verbose=0,
         )
 
     def at(self, **changed: Any) -> Request:
@@ -225,6 +227,7 @@ def choose_noise(request: Request, counts: Counts, fit: Callable[[Request, Count
         size_factors=(1.0 - TEST_FRACTION) * sizes[which],
         batch=batch,
         n_jobs=request.n_jobs,
+        verbose=0,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", convergence_warning())
@@ -372,8 +375,11 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     name = resolve_engine(asked.engine, data, asked.n_components, asked.row_solver)
     settings = request.settings.resolved(name, data)
     check_memory(name, data, asked.n_components, effective_threads(request.n_jobs))
-    known = structure_of(data, settings, **{name: getattr(request, name) for name in KNOWN})
-    constraint, problem = constraint_of(settings, known), _problem(request, settings, data, batches)
+    known, constraint = None, settings.constraint
+    if any(getattr(request, name) is not None for name in KNOWN):
+        known = structure_of(data, settings, **{name: getattr(request, name) for name in KNOWN})
+        constraint = constraint_of(settings, known)
+    problem = _problem(request, settings, data, batches)
     init = None if request.init is None else given_start(request, problem)
     identity: dict[str, Any] = {}
     if loaded is not None or request.checkpoint is not None:  # it reads all counts
@@ -386,9 +392,9 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     keep = None
     if request.checkpoint is not None:
         keep = CheckpointWriter(request.checkpoint, identity, rng, started)
-    n_jobs, verbose = request.n_jobs, request.verbose
-    engine = make_engine(name, problem, n_jobs, row_solver=settings.row_solver, verbose=verbose)
-    how: dict[str, Any] = {"settings": request.settings, "n_jobs": n_jobs, "verbose": verbose}
+    n_jobs, after = request.n_jobs, shown_after(request.verbose)
+    engine = make_engine(name, problem, n_jobs, row_solver=settings.row_solver, after=after)
+    how: dict[str, Any] = {"settings": request.settings, "n_jobs": n_jobs, "after": after}
     run = Runs(
         settings=settings,
         engine=engine,
@@ -397,7 +403,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
         constraint=constraint,
         update=update_of(settings, data, batched=problem.batches is not None, constraint=constraint),
         callbacks=request.callbacks,
-        verbose=verbose,
+        after=after,
         keep=keep,
     ).best(None if loaded is None else loaded.progress)
     if keep is not None:

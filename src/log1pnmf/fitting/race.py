@@ -8,8 +8,8 @@ it is the SVD.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import cycle, islice
 from typing import Any, TypeAlias
@@ -25,7 +25,7 @@ from log1pnmf.model.noise import POISSON
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
-from .callbacks import Callback, ProgressBar
+from .callbacks import ProgressBar
 from .fit import arranged
 from .fixed_factors import beside_known, constraint_of, settled, within
 from .runs import Runs, Start
@@ -51,7 +51,7 @@ def find_start(
     given: Given | None = None,
     known: Structure | None = None,
     n_jobs: int | None = None,
-    verbose: int = 0,
+    after: float | None = None,
 ) -> tuple[Point, str]:
     """Return a start, and its name: "given", what ``settings.init`` names, or what "auto" chose.
 
@@ -64,9 +64,7 @@ def find_start(
         here = None if known is None else known.of_samples(sample.rows)
 
         def start(part: Engine, rng: Random, _: int) -> tuple[Point, str]:
-            return find_start(
-                part, rng, number, settings=settings, known=here, n_jobs=n_jobs, verbose=verbose
-            )
+            return find_start(part, rng, number, settings=settings, known=here, n_jobs=n_jobs, after=after)
 
         return sampled_start(engine, sample, settings, rng, start=start, known=known)
 
@@ -78,7 +76,7 @@ def find_start(
     pair, name = None, "known"
     n_free = settings.n_components - (0 if known is None else known.n_known)
     if n_free and settings.init == "auto":
-        pair, name = race(engine, n_free, rng, make=make, number=number, verbose=verbose)
+        pair, name = race(engine, n_free, rng, make=make, number=number, after=after)
     elif n_free:
         pair, name = Point(*initialize(engine, n_free, settings.init, rng)), settings.init
     if known is not None:
@@ -233,7 +231,7 @@ Make: TypeAlias = Callable[[Problem], Engine]
 
 
 def race(
-    engine: Engine, n_components: int, rng: Random, *, make: Make, number: int = 0, verbose: int = 0
+    engine: Engine, n_components: int, rng: Random, *, make: Make, number: int = 0, after: float | None = None
 ) -> tuple[Point, str]:
     """Find a start for counts in memory."""
     first = "nndsvd" if number == 0 else "random"
@@ -249,10 +247,14 @@ def race(
         batches = None if problem.batches is None else problem.batches.of_samples(rows)
         raced = replace(exact, counts=part, size_factors=problem.size_factors[rows], batches=batches)
     names, small = [first] + ["random"] * N_RANDOM, part.nnz <= SMALL
-    with _shown(verbose, len(names) * ALONE + MOST_MOVES[small] * AGAIN) as watch:
-        racer = _Racer(make, make(raced), watch)
+    n_iterations, label = len(names) * ALONE + MOST_MOVES[small] * AGAIN, "searching for a start"
+    display = nullcontext() if after is None else ProgressBar(n_iterations, label, after)
+    with display as bar:
+        racer = _Racer(make, make(raced), bar)
         ends: list[tuple[Point, float]] = []
         while len(ends) < len(names) and not _agree([reached for _, reached in ends]):
+            if bar is not None:
+                bar.describe(f"{label} ({len(ends) + 1} of {len(names)})")
             start = initialize(racer.engine, K, names[len(ends)], rng)
             ends.append(racer.advance(start, ALONE))
         best = min(range(len(ends)), key=lambda one: ends[one][1])
@@ -275,8 +277,8 @@ def _agree(reached: list[float]) -> bool:
 class _Racer:
     """Follows the solver from one start after the other, with adaptive zeros, and improves where it leads."""
 
-    def __init__(self, make: Make, exact: Engine, watch: Callback) -> None:
-        self.make, self.exact, self.watch, self.n_seen = make, exact, watch, 0
+    def __init__(self, make: Make, exact: Engine, bar: ProgressBar | None = None) -> None:
+        self.make, self.exact, self.bar, self.n_seen = make, exact, bar, 0
         identity = exact.problem.link.is_identity
         self.update = None if identity else AdaptiveUpdate(RACED_ERRORS, early=1.0)
         self.engine = exact if self.update is None else make(self.update.begin(exact))
@@ -285,7 +287,9 @@ class _Racer:
     def moved(self, pair: Point, objective: float, rng: Random, *, most: int, most_failed: int) -> Point:
         """Exchange some factors, again and again, and give the best point that was reached."""
         best, least, n_failed = pair, objective, 0
-        for n_new in islice(cycle(EXCHANGED), most):
+        for number, n_new in enumerate(islice(cycle(EXCHANGED), most), 1):
+            if self.bar is not None:
+                self.bar.describe(f"improving the start (attempt {number} of at most {most})")
             new = exchanged(pair.loadings, pair.factors, n_new, rng)
             other, reached = self.advance(lifted(self.exact.problem, *new), AGAIN)
             n_failed = 0 if least - reached > WORTHWHILE * abs(least) else n_failed + 1
@@ -326,7 +330,8 @@ class _Racer:
             effects=self.effects,
             residuals=False,
         ):
-            self.watch(replace(last, index=self.n_seen + last.index))
+            if self.bar is not None:
+                self.bar(replace(last, index=self.n_seen + last.index))
             n_small = n_small + 1 if last.relative_change <= SETTLED else 0
             if n_small == 2:
                 break
@@ -368,12 +373,3 @@ def _settling(engine: Engine) -> Callable[[Array, Array, Bounds], Array]:
         return loadings
 
     return settle
-
-
-@contextmanager
-def _shown(verbose: int, n_iterations: int) -> Iterator[Callback]:
-    if not verbose:
-        yield lambda iteration: None
-        return
-    with ProgressBar(n_iterations, "start") as bar:
-        yield bar

@@ -130,7 +130,7 @@ class Runs:
     constraint: Constraint
     update: ProblemUpdate | None = None
     callbacks: Sequence[Callback] = ()
-    verbose: int = 0
+    after: float | None = None  # seconds until progress is shown; None: never
     keep: Keep | None = None
 
     def best(self, resumed: Progress | None = None) -> Run:
@@ -164,8 +164,9 @@ class Runs:
         steps = self._steps(engine, point, stopping, history, last)
         random = random_parts(self.rng)  # no random numbers are drawn until the next start
         stopped: Stopped = "interrupted"
-        label = "fit" + (f", start {number + 1}" if settings.n_init > 1 else "")
-        with ProgressBar(settings.max_iter, label) if self.verbose else nullcontext() as bar:
+        label = "fitting" + (f", start {number + 1} of {settings.n_init}" if settings.n_init > 1 else "")
+        display = nullcontext() if self.after is None else ProgressBar(settings.max_iter, label, self.after)
+        with display as bar:
             watchers: list[Callback] = [*self.callbacks, *([] if bar is None else [bar])]
             asked = None
             try:

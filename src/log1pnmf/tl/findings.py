@@ -170,7 +170,7 @@ def evidence(
     random_state: Any = 0,
     copy: bool = False,
     n_jobs: int | None = None,
-    verbose: int = 0,
+    verbose: int | None = None,
 ) -> Any:
     """Measure what a fit loses without each factor, and how often other fits find it; store the table.
 
