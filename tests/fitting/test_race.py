@@ -1,6 +1,7 @@
 """Laws of the start "auto": it takes the better one, says so, and fits stay reproducible."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -235,7 +236,7 @@ def test_a_start_ends_where_it_has_settled(monkeypatch):
         monkeypatch.setattr(race_module, "SETTLED", settled)
         seen = []
         start = initialize(engine, 2, "nndsvd", as_random(0))
-        racer = _Racer(lambda problem: NativeEngine(problem, 1), engine, seen.append)
+        racer = _Racer(lambda problem: NativeEngine(problem, 1), engine, SimpleNamespace(show=seen.append))
         _, reached = racer.advance(start, ALONE)
         ends.append((len(seen), reached))
     assert ends[0][0] < ends[1][0]

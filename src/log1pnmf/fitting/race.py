@@ -289,7 +289,7 @@ class _Racer:
         best, least, n_failed = pair, objective, 0
         for number, n_new in enumerate(islice(cycle(EXCHANGED), most), 1):
             if self.bar is not None:
-                self.bar.describe(f"improving the start (attempt {number} of at most {most})")
+                self.bar.describe(f"improving the start ({number} of at most {most})")
             new = exchanged(pair.loadings, pair.factors, n_new, rng)
             other, reached = self.advance(lifted(self.exact.problem, *new), AGAIN)
             n_failed = 0 if least - reached > WORTHWHILE * abs(least) else n_failed + 1
@@ -331,7 +331,7 @@ class _Racer:
             residuals=False,
         ):
             if self.bar is not None:
-                self.bar(replace(last, index=self.n_seen + last.index))
+                self.bar.show(self.n_seen + last.index)
             n_small = n_small + 1 if last.relative_change <= SETTLED else 0
             if n_small == 2:
                 break
