@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.checks import Random
 from log1pnmf.engines.base import Engine, Sample
-from log1pnmf.engines.registry import for_parts, make_engine
+from log1pnmf.engines.registry import for_parts, make_engine, resolve_engine
 from log1pnmf.model.constraint import FREE, Bounds, Constraint, Structure
 from log1pnmf.model.noise import POISSON
 from log1pnmf.model.problem import Problem
@@ -69,9 +69,8 @@ def find_start(
         return sampled_start(engine, sample, settings, rng, start=start, known=known)
 
     def make(problem: Problem) -> Engine:
-        return make_engine(
-            "auto" if settings.engine == GIVEN else for_parts(settings.engine), problem, n_jobs
-        )
+        name = resolve_engine(for_parts(settings.engine), problem.counts, settings.n_components)
+        return make_engine(name, problem, n_jobs)
 
     pair, name = None, "known"
     n_free = settings.n_components - (0 if known is None else known.n_known)

@@ -198,7 +198,16 @@ def _impossible(problem: Problem, loadings: Array, factors: Array) -> tuple[Arra
     """Rows and columns in which a positive count has mean zero, as masks."""
     counts = problem.counts
     bad_rows, bad_columns = (np.zeros(n, dtype=bool) for n in counts.shape)
-    if ((loadings > 0.0).all(axis=0) & (factors > 0.0).all(axis=0)).any():
+    (of_rows, on_rows), (of_columns, on_columns) = (
+        (values > 0.0, (np.diff(side.indptr) > 0)[:, None])
+        for values, side in ((loadings, counts.by_row), (factors, counts.by_column))
+    )
+    in_all_rows, in_all_columns = of_rows.all(axis=0, where=on_rows), of_columns.all(axis=0, where=on_columns)
+    if (
+        (in_all_rows & in_all_columns).any()
+        or (in_all_columns.all() and (of_rows.any(axis=1, keepdims=True) | ~on_rows).all())
+        or (in_all_rows.all() and (of_columns.any(axis=1, keepdims=True) | ~on_columns).all())
+    ):  # no need to visit every count
         return bad_rows, bad_columns
     rows = counts.by_row
     for i, entries in rows.entry_blocks(1 << 16):
