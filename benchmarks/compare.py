@@ -39,7 +39,7 @@ sys.meta_path[:] = [one for one in sys.meta_path if type(one).__name__ != "Sciki
 
 @contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
-    """Make a folder with the package and the benchmarks of another commit; its core is compiled if it differs."""
+    """Make a folder with the package and benchmarks of another commit; its core is compiled if it differs."""
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
         tree, site = Path(folder) / "tree", Path(folder) / "site"
         tree.mkdir()
