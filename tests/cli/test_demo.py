@@ -61,5 +61,5 @@ def test_quickly_and_where_it_is_told(tmp_path, capsys):
     assert "not converged" in printed.out
     (explained,) = re.findall(r"^(\w+): number of cell types", printed.out, re.MULTILINE)
     assert re.search(rf"^factor +{explained} ", printed.out, re.MULTILINE)
-    assert printed.err.count("fit: ") == 2  # the progress stays out of what is printed
+    assert printed.err.count("fitting: ") == 2  # the progress stays out of what is printed
     assert "stopped early" in report.read_text(encoding="utf-8")
