@@ -1,6 +1,7 @@
 """How the documentation is built: ``make docs``. Pages are Markdown (MyST); tutorials are executed."""
 
 import html
+import os
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -42,6 +43,7 @@ nb_output_stderr = "error"  # a warning on a page is a defect
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 nb_execution_show_tb = True
+os.environ["TQDM_DISABLE"] = "1"  # pages show results, not progress
 
 # The API, from the docstrings: also of inherited members, up to those of scikit-learn and of Python.
 autosummary_generate = True

@@ -275,6 +275,9 @@ def test_by_default_only_long_work_in_a_terminal_shows_a_bar(capsys, monkeypatch
     assert (shown_after(None), shown_after(0), shown_after(1)) == (None, None, 0.0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert shown_after(None) == PATIENCE
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    assert shown_after(None) is None
+    monkeypatch.delenv("TQDM_DISABLE")
     for after in (1000.0, 0.0):
         with ProgressBar(7, "fitting", after) as bar:
             bar(iteration(3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import warnings
@@ -12,6 +13,8 @@ PATIENCE = 3.0
 
 def is_live() -> bool:
     """Whether a progress bar can move: in a terminal and in a notebook, not in a log file."""
+    if os.environ.get("TQDM_DISABLE"):  # as all bars of tqdm
+        return False
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
