@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import Random
+from log1pnmf._common.progress import Progress
 from log1pnmf.engines.base import Engine, Sample
 from log1pnmf.engines.registry import for_parts, make_engine, resolve_engine
 from log1pnmf.model.constraint import FREE, Bounds, Constraint, Structure
@@ -25,7 +26,6 @@ from log1pnmf.model.noise import POISSON
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
-from .callbacks import ProgressBar
 from .fit import arranged
 from .fixed_factors import beside_known, constraint_of, settled, within
 from .runs import Runs, Start
@@ -246,8 +246,8 @@ def race(
         batches = None if problem.batches is None else problem.batches.of_samples(rows)
         raced = replace(exact, counts=part, size_factors=problem.size_factors[rows], batches=batches)
     names, small = [first] + ["random"] * N_RANDOM, part.nnz <= SMALL
-    n_iterations, label = len(names) * ALONE + MOST_MOVES[small] * AGAIN, "searching for a start"
-    display = nullcontext() if after is None else ProgressBar(n_iterations, label, after)
+    label = "searching for a start"
+    display = nullcontext() if after is None else Progress(label, "iteration", after=after)
     with display as bar:
         racer = _Racer(make, make(raced), bar)
         ends: list[tuple[Point, float]] = []
@@ -276,7 +276,7 @@ def _agree(reached: list[float]) -> bool:
 class _Racer:
     """Follows the solver from one start after the other, with adaptive zeros, and improves where it leads."""
 
-    def __init__(self, make: Make, exact: Engine, bar: ProgressBar | None = None) -> None:
+    def __init__(self, make: Make, exact: Engine, bar: Progress | None = None) -> None:
         self.make, self.exact, self.bar, self.n_seen = make, exact, bar, 0
         identity = exact.problem.link.is_identity
         self.update = None if identity else AdaptiveUpdate(RACED_ERRORS, early=1.0)
