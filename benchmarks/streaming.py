@@ -33,8 +33,8 @@ from log1pnmf.counts.chunks import CountSource, FileChunks, open_counts
 from log1pnmf.counts.passes import survey
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.streaming import StreamingEngine
-from log1pnmf.fitting.race import find_start
 from log1pnmf.fitting.settings import Settings
+from log1pnmf.fitting.starts import find_start
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 

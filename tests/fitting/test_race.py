@@ -11,9 +11,8 @@ from log1pnmf._common.checks import as_random
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting import race as race_module
-from log1pnmf.fitting.race import ALONE, _Racer, exchanged, race
 from log1pnmf.fitting.solver import Extrapolation, alternate
-from log1pnmf.fitting.starts import initialize
+from log1pnmf.fitting.starts import ALONE, _Racer, exchanged, initialize, race
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 

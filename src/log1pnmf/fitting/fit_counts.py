@@ -50,11 +50,10 @@ from .checkpoint import CheckpointWriter, check_checkpoint, fingerprint, load_ch
 from .fit import Certificate, Fit
 from .fixed_factors import checksums, constraint_of, structure_of
 from .new_samples import project
-from .race import find_start
 from .runs import Run, Runs
 from .settings import GIVEN, INITS, LARGEST_EXACT, Settings
 from .solver import PATIENCE, STATIONARY, Iteration, largest_residual, residual_at
-from .starts import check_start, continued_start
+from .starts import check_start, continued_start, find_start
 from .summary import note_on_sizes
 from .updates import LARGEST_STORED, first_noise, first_problem, update_of
 

@@ -45,7 +45,7 @@ class Run:
     # errors of adaptive zeros at the end, see `log1pnmf.engines.base.Engine.zero_errors`; None where they are
     # not known, because the fit was interrupted
     errors: tuple[float, float] | None
-    start: str  # which start it was, see `log1pnmf.fitting.race.find_start`
+    start: str  # which start it was, see `log1pnmf.fitting.starts.find_start`
 
     @property
     def objective(self) -> float:

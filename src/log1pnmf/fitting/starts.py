@@ -1,13 +1,22 @@
-"""Where a fit starts: rank-one, random, non-negative SVD, or given. Everything is on the eta scale.
+"""Where a fit starts: rank-one, random, non-negative SVD, given, or "auto". Everything is on the eta scale.
 
 Which optimum is found depends on the start. No start has an entry from which the solver could not leave, rows
 and columns without counts are zero, and no two columns are alike.
+
+"auto" makes a few iterations from several starts at sparse cost, and moves from the best of them. The starts
+are the non-negative SVD and random ones. A move puts random factors in the place of some of the best one's,
+and iterates: what two factors shared can then be told by one, and what one had mixed by two. The better of
+both is kept (`studies.starts`). Below c = 1 starts differ little and iterations are dear: it is the SVD.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import cycle, islice
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy
@@ -17,14 +26,22 @@ from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf._common.checks import Random, check_choice, new_seed
+from log1pnmf._common.progress import Progress
 from log1pnmf.counts.counts import check_unmasked
-from log1pnmf.engines.base import Engine
+from log1pnmf.engines.base import Engine, Sample
+from log1pnmf.engines.registry import for_parts, make_engine, resolve_engine
+from log1pnmf.model.constraint import FREE, Bounds, Constraint, Structure
 from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import POISSON
 from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import quadratic
 
-from .fit import Fit, scale_of, scaled
-from .settings import INITS
-from .solver import Stopping, alternate
+from .fit import Fit, arranged, scale_of, scaled
+from .fixed_factors import beside_known, constraint_of, settled, within
+from .runs import Runs, Start
+from .settings import GIVEN, INITS, Settings
+from .solver import Extrapolation, Iteration, Point, Stopping, alternate, engine_at, finds_effects
+from .updates import AdaptiveUpdate, update_of
 
 # ---------- where a fit starts
 
@@ -302,3 +319,339 @@ def _with_more(values: Array, n_more: int, rng: Random) -> Array:
     """Add tiny random columns."""
     more = TINY * values.mean() * rng.uniform(0.5, 1.5, size=(len(values), n_more))
     return np.hstack([values, more])
+
+
+# ---------- which start a fit has
+
+Given: TypeAlias = tuple[Array, Array]
+"""Checked loadings and factors on the link scale."""
+
+
+def find_start(
+    engine: Engine,
+    rng: Random,
+    number: int = 0,
+    *,
+    settings: Settings,
+    given: Given | None = None,
+    known: Structure | None = None,
+    n_jobs: int | None = None,
+    after: float | None = None,
+) -> tuple[Point, str]:
+    """Return a start, and its name: "given", what ``settings.init`` names, or what "auto" chose.
+
+    `number`: how many starts there were before.
+    """
+    sample = engine.sample()
+    if given is not None:
+        return _given_start(engine, settings, rng, given, known, streamed=sample is not None), GIVEN
+    if sample is not None:
+        here = None if known is None else known.of_samples(sample.rows)
+
+        def start(part: Engine, rng: Random, _: int) -> tuple[Point, str]:
+            return find_start(part, rng, number, settings=settings, known=here, n_jobs=n_jobs, after=after)
+
+        return sampled_start(engine, sample, settings, rng, start=start, known=known)
+
+    def make(problem: Problem) -> Engine:
+        name = resolve_engine(for_parts(settings.engine), problem.counts, settings.n_components)
+        return make_engine(name, problem, n_jobs)
+
+    pair, name = None, "known"
+    n_free = settings.n_components - (0 if known is None else known.n_known)
+    if n_free and settings.init == "auto":
+        pair, name = race(engine, n_free, rng, make=make, number=number, after=after)
+    elif n_free:
+        pair, name = Point(*initialize(engine, n_free, settings.init, rng)), settings.init
+    if known is not None:
+        constraint = constraint_of(settings, known)
+        pair = beside_known(engine.problem, known, pair, constraint, rng)
+        if engine.problem.noise.name != "poisson":
+            pair = settled(make, engine.problem, pair, constraint)
+    assert pair is not None
+    return pair, name
+
+
+def _given_start(
+    engine: Engine, settings: Settings, rng: Random, given: Given, known: Structure | None, *, streamed: bool
+) -> Point:
+    """Make the user's start usable; what is known of factors is put into it."""
+    problem = engine.problem
+
+    def usable(loadings: Array, factors: Array) -> Point:
+        if streamed:
+            return lifted_start(engine, loadings, factors)
+        return Point(*adapt_start(problem, loadings, factors, rng))
+
+    pair = usable(given[0], given[1] / settings.link.alpha)
+    if known is None:
+        return pair
+    constraint = constraint_of(settings, known)
+    pair = within(constraint, pair)
+    return pair if streamed else within(constraint, usable(pair.loadings, pair.factors))
+
+
+# ---------- where a streamed fit starts
+
+SAMPLE_TOL = 1e-6
+SAMPLE_ITERATIONS = 100
+
+
+def sampled_start(
+    engine: Engine,
+    sample: Sample,
+    settings: Settings,
+    rng: Random,
+    *,
+    start: Start,
+    known: Structure | None = None,
+) -> tuple[Point, str]:
+    """Fit the rows that were kept in memory, and find the loadings of all rows for their factors."""
+    part = replace(
+        settings,
+        likelihood=settings.likelihood if settings.zeros is not None else engine.problem.likelihood,
+        n_init=1,
+        tol=SAMPLE_TOL,
+        max_iter=SAMPLE_ITERATIONS,
+    )
+
+    problem = sample.engine.problem
+    update = update_of(part, problem.counts, batched=problem.batches is not None)
+    here = None if known is None else known.of_samples(sample.rows)
+    run = Runs(
+        settings=part,
+        engine=sample.engine,
+        rng=rng,
+        start=start,
+        constraint=constraint_of(part, here),
+        update=update,
+    ).best()
+    pair = Point(run.last.loadings, run.last.factors)
+    return spread(engine, sample.settle, pair, constraint_of(settings, known)), run.start
+
+
+def spread(
+    engine: Engine, settle: Callable[[Array, Array, Bounds], Any], pair: Point, constraint: Constraint
+) -> Point:
+    """Find the loadings of all rows for the factors of some; features not seen in these get their mean."""
+    loadings, factors = pair.loadings, pair.factors
+    if constraint.scale_is_free:
+        loadings, factors = _balanced(loadings, factors)
+    factors = constraint.factors.clip(_lifted(engine, loadings.mean(axis=0), factors))
+    typical = np.maximum(loadings.mean(axis=0), 1e-3 * loadings.mean())
+    return Point(settle(constraint.loadings.clip(typical), factors, constraint.loadings), factors)
+
+
+def lifted_start(engine: Engine, loadings: Array, factors: Array) -> Point:
+    """Make a checked start usable: samples and features with counts have something to begin with."""
+    counts = engine.problem.counts
+    values = []
+    for side, rows in ((loadings, counts.by_row), (factors, counts.by_column)):
+        counted = np.diff(rows.indptr) > 0
+        mean = float(side.mean()) if side.any() else 1.0
+        lifted = np.where(~side.any(axis=1, keepdims=True), LIFTED * mean, side)
+        values.append(np.where(counted[:, None], lifted, 0.0))
+    return Point(values[0], values[1])
+
+
+def _balanced(loadings: Array, factors: Array) -> tuple[Array, Array]:
+    """Return both sides of every column the same mean, so that the solver has nothing to rescale."""
+    of_loadings, of_factors = loadings.mean(axis=0), factors.mean(axis=0)
+    used = (of_loadings > 0.0) & (of_factors > 0.0)
+    by = np.where(used, np.sqrt(np.where(used, of_loadings, 1.0) / np.where(used, of_factors, 1.0)), 1.0)
+    return loadings / by, factors * by
+
+
+def _lifted(engine: Engine, typical: Array, factors: Array) -> Array:
+    """Replace zeros where other samples may have counts: features not seen in the sample get its mean."""
+    problem, counts = engine.problem, engine.problem.counts
+    rates = counts.by_column.row_sums() / problem.size_factors.sum()
+    level = (
+        problem.link.link(rates) / problem.link.alpha / max(float(typical.sum()), np.finfo(np.float64).tiny)
+    )
+    seen = factors.any(axis=1)
+    least = np.where(seen, LIFTED, 1.0) * level
+    return np.maximum(factors, least[:, None])
+
+
+# ---------- the start "auto"
+
+SMALLEST_RACED = 1.0
+"""The smallest c at which starts are raced."""
+MOST_RACED = 5000
+"""Samples on which starts are raced at most; of larger data the loadings are found afterwards."""
+SMALL = 1_000_000
+"""Non-zeros up to which iterations are cheap."""
+N_RANDOM = 3
+"""Random starts that are raced beside the SVD."""
+ALONE, AGAIN = 30, 25
+"""Iterations from each start, and from each move. After fewer, slow ones that end well are not yet ahead."""
+EXCHANGED = (2, 4)
+"""Factors that moves exchange, in turn; at most half of all."""
+MOST_MOVES, MOST_FAILED = (6, 24), (4, 8)
+"""Moves from the best start, and moves in a row without a gain after which there are no more; more where
+iterations are cheap."""
+WORTHWHILE = 1e-4
+"""Gain of a move, relative to the objective, from which on it encourages further ones."""
+AGREED = 3e-5
+"""How near two objectives are, relative to them, if both starts lead to the same optimum. There is no more to
+find then, as far as one can tell from few iterations."""
+DRIFT = 3e-4
+"""How far a move may lead back, relative to the objective: few iterations do not tell small gains."""
+FIRST_LOOK = 3
+"""Iterations after which zeros are looked at that were chosen for other loadings and factors."""
+RACED_ERRORS = 3e-4
+"""`zeros_tol` of the race."""
+SETTLED = 1e-6
+"""Two changes of the objective in a row that are smaller, relative to it, end the iterations from a start:
+what is left to gain is less than `AGREED`, and the fit goes on from there anyway."""
+SETTLING = 5
+"""Newton steps in which all loadings adapt to given factors."""
+
+Make: TypeAlias = Callable[[Problem], Engine]
+"""Makes the engine of a problem whose counts are in memory."""
+
+
+def race(
+    engine: Engine, n_components: int, rng: Random, *, make: Make, number: int = 0, after: float | None = None
+) -> tuple[Point, str]:
+    """Find a start for counts in memory."""
+    first = "nndsvd" if number == 0 else "random"
+    K, problem = n_components, engine.problem
+    if K == 1 or problem.link.c < SMALLEST_RACED:
+        name = "rank1" if K == 1 else first
+        return Point(*initialize(engine, K, name, rng)), name
+    exact = replace(problem, zeros=None, noise=POISSON, size_prior=None)
+    part, rows = problem.counts.part_in_memory(MOST_RACED)
+    whole = len(rows) == problem.counts.n_samples
+    raced = exact
+    if not whole:
+        batches = None if problem.batches is None else problem.batches.of_samples(rows)
+        raced = replace(exact, counts=part, size_factors=problem.size_factors[rows], batches=batches)
+    names, small = [first] + ["random"] * N_RANDOM, part.nnz <= SMALL
+    label = "searching for a start"
+    display = nullcontext() if after is None else Progress(label, "iteration", after=after)
+    with display as bar:
+        racer = _Racer(make, make(raced), bar)
+        ends: list[tuple[Point, float]] = []
+        while len(ends) < len(names) and not _agree([reached for _, reached in ends]):
+            if bar is not None:
+                bar.describe(f"{label} ({len(ends) + 1} of {len(names)})")
+            start = initialize(racer.engine, K, names[len(ends)], rng)
+            ends.append(racer.advance(start, ALONE))
+        best = min(range(len(ends)), key=lambda one: ends[one][1])
+        pair = ends[best][0]
+        if len(ends) == len(names):
+            pair = racer.moved(*ends[best], rng, most=MOST_MOVES[small], most_failed=MOST_FAILED[small])
+    if not whole:
+        everyone = make(replace(exact, zeros=quadratic(problem.link)))
+        pair = spread(everyone, _settling(everyone), pair, FREE).on_host()
+    ordered = arranged(pair.loadings, pair.factors)  # with a penalty, the first factor is the one without
+    return Point(*adapt_start(problem, *ordered, rng)), names[best]
+
+
+def _agree(reached: list[float]) -> bool:
+    """Whether the two lowest objectives are those of the same optimum."""
+    least = sorted(reached)[:2]
+    return len(least) == 2 and least[1] - least[0] <= AGREED * abs(least[0])
+
+
+class _Racer:
+    """Follows the solver from one start after the other, with adaptive zeros, and improves where it leads."""
+
+    def __init__(self, make: Make, exact: Engine, bar: Progress | None = None) -> None:
+        self.make, self.exact, self.bar, self.n_seen = make, exact, bar, 0
+        identity = exact.problem.link.is_identity
+        self.update = None if identity else AdaptiveUpdate(RACED_ERRORS, early=1.0)
+        self.engine = exact if self.update is None else make(self.update.begin(exact))
+        self.effects = finds_effects(exact)
+
+    def moved(self, pair: Point, objective: float, rng: Random, *, most: int, most_failed: int) -> Point:
+        """Exchange some factors, again and again, and give the best point that was reached."""
+        best, least, n_failed = pair, objective, 0
+        for number, n_new in enumerate(islice(cycle(EXCHANGED), most), 1):
+            if self.bar is not None:
+                self.bar.describe(f"improving the start ({number} of at most {most})")
+            new = exchanged(pair.loadings, pair.factors, n_new, rng)
+            other, reached = self.advance(lifted(self.exact.problem, *new), AGAIN)
+            n_failed = 0 if least - reached > WORTHWHILE * abs(least) else n_failed + 1
+            if reached < least + DRIFT * abs(least):
+                pair = other
+            if reached < least:
+                best, least = other, reached
+            if n_failed == most_failed:
+                break
+        return best
+
+    def advance(self, start: tuple[Array, Array], n_iterations: int) -> tuple[Point, float]:
+        """Return where some iterations lead, and the objective there, with the errors of zeros put right.
+
+        One choice of zeros serves all starts, as long as its errors are small enough.
+        """
+        batches = self.exact.problem.batches
+        if self.effects and batches is not None:  # every start begins with the same effects
+            self.engine = engine_at(self.engine, batches.effects)
+        last = self._followed(Point(*start), FIRST_LOOK)
+        self._updated(last)
+        last = self._followed(Point(last.loadings, last.factors), n_iterations, last)
+        errors = self.engine.zero_errors(last.loadings, last.factors, roughly=True)
+        self._updated(last, errors[1])
+        self.n_seen += n_iterations
+        return Point(last.loadings, last.factors).on_host(), last.objective + errors[0]
+
+    def _followed(self, pair: Point, n_iterations: int, before: Iteration | None = None) -> Iteration:
+        last, n_small = before, 0
+        for last in alternate(
+            self.engine,
+            pair.loadings,
+            pair.factors,
+            extrapolation=Extrapolation(),
+            max_iter=n_iterations,
+            after=before,
+            renewed=before is not None,
+            effects=self.effects,
+            residuals=False,
+        ):
+            if self.bar is not None:
+                self.bar.show(self.n_seen + last.index)
+            n_small = n_small + 1 if last.relative_change <= SETTLED else 0
+            if n_small == 2:
+                break
+        assert last is not None
+        if self.effects:
+            self.engine = engine_at(self.engine, last.effects)
+        return last
+
+    def _updated(self, at: Iteration, error: float | None = None) -> None:
+        if self.update is not None:
+            pair = Point(at.loadings, at.factors)
+            fresh = self.update(self.engine, pair, at.loss, index=at.index, final=False, error=error)
+            self.engine = self.engine if fresh is None else self.make(fresh.problem)
+
+
+def exchanged(loadings: Array, factors: Array, n_new: int, rng: Random) -> tuple[Array, Array]:
+    """Put the mean of all samples with noise in the place of random columns, at most half of them.
+
+    The columns that stay say less in the mean, so that the sum of all stays about the same.
+    """
+    n_samples, n_components = loadings.shape
+    n_new = min(n_new, n_components // 2)
+    kept = np.sort(rng.permutation(n_components)[n_new:])
+    loadings, factors = loadings[:, kept], factors[:, kept]
+    mean = (factors @ loadings.mean(axis=0))[:, None] / n_components
+    of_samples, of_features = (rng.uniform(0.1, 1.9, size=(n, n_new)) for n in (n_samples, len(factors)))
+    shrunk = factors * (1.0 - n_new / n_components)
+    return np.c_[loadings, of_samples], np.c_[shrunk, mean * of_features]
+
+
+def _settling(engine: Engine) -> Callable[[Array, Array, Bounds], Array]:
+    def settle(row: Array, factors: Array, bounds: Bounds) -> Array:
+        side = engine.problem.loadings_side
+        loadings = engine.adopt(np.tile(row, (engine.problem.counts.n_samples, 1)))
+        for _ in range(SETTLING):
+            loadings = engine.half_step(
+                side, loadings, engine.adopt(factors, "factors"), bounds=bounds
+            ).values
+        return loadings
+
+    return settle
