@@ -11,7 +11,6 @@ from scipy import stats
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model import objective as loss_module
-from log1pnmf.model.constraint import Bounds, Constraint
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.objective import (
     approximate_log_likelihood,
@@ -23,7 +22,7 @@ from log1pnmf.model.objective import (
     log_likelihood,
     negative_log_likelihood,
 )
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import Bounds, Constraint, Problem
 from log1pnmf.model.zeros import Quadratic, quadratic
 
 SHIFTS = [1e-6, 1e-3, 1.0, 10.0, 1e4, 1e8, math.inf]

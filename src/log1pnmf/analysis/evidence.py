@@ -44,9 +44,8 @@ from log1pnmf.fitting.settings import GIVEN
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate, solve_loadings
 from log1pnmf.fitting.starts import lifted
 from log1pnmf.fitting.updates import AdaptiveUpdate
-from log1pnmf.model.constraint import Bounds, Constraint, Structure
 from log1pnmf.model.predict import BLOCK_ENTRIES
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import Bounds, Constraint, Problem, Structure
 from log1pnmf.model.simulate import draw_poisson
 
 from .metrics import match_factors, null_deviance

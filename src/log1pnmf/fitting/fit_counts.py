@@ -38,11 +38,10 @@ from log1pnmf.engines.registry import (
 )
 from log1pnmf.model.batch_effects import first_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.constraint import Constraint
 from log1pnmf.model.dispersion import DispersionKind, renewed
 from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.predict import score_parts
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import Constraint, Problem
 from log1pnmf.model.zeros import AdaptiveZeros
 
 from .callbacks import Callback

@@ -12,9 +12,8 @@ import numpy as np
 
 from log1pnmf._common.checks import Random, random_parts
 from log1pnmf.engines.base import Engine
-from log1pnmf.model.constraint import Constraint, Structure
 from log1pnmf.model.noise import NegativeBinomial
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import Constraint, Problem, Structure
 
 from .callbacks import Callback, History, ProgressBar
 from .fit import Certificate, Changed, DataFacts, Fit, Stopped, arranged

@@ -15,9 +15,7 @@ from log1pnmf._common.arrays import column_max, column_means, extrapolated, like
 from log1pnmf.engines.base import Engine, HalfStep, PairSide, RowSolver
 from log1pnmf.model.batch_effects import renewed_effects
 from log1pnmf.model.batches import LARGEST_EFFECT, Batches
-from log1pnmf.model.constraint import FREE, NON_NEGATIVE, Bounds, Constraint
-from log1pnmf.model.objective import side_residual
-from log1pnmf.model.problem import Likelihood, Problem
+from log1pnmf.model.problem import FREE, NON_NEGATIVE, Bounds, Constraint, Likelihood, Problem
 from log1pnmf.model.zeros import AdaptiveZeros
 
 # ---------- a point, and how far to go beyond each update
@@ -424,7 +422,7 @@ class _Moves:
     constraint: Constraint
     row_solver: RowSolver
     effects: bool
-    # see `log1pnmf.model.constraint.Constraint.scales`
+    # see `log1pnmf.model.problem.Constraint.scales`
     free: NDArray[np.bool_]
     target: Array
 
@@ -476,7 +474,7 @@ class _Moves:
             if own is None and side.empty is not None:
                 penalty = like(gradient, bounds.penalty)
                 gradient = (gradient + penalty) * like(gradient, ~side.empty[:, None]) - penalty
-            residuals.append(float(side_residual(values, gradient, bounds) if own is None else own))
+            residuals.append(float(bounds.residual(values, gradient) if own is None else own))
         return max(residuals) / (problem.counts.total or 1.0)
 
     def onward(

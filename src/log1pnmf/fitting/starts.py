@@ -30,10 +30,9 @@ from log1pnmf._common.progress import Progress
 from log1pnmf.counts.counts import check_unmasked
 from log1pnmf.engines.base import Engine, Sample
 from log1pnmf.engines.registry import for_parts, make_engine, resolve_engine
-from log1pnmf.model.constraint import FREE, Bounds, Constraint, Structure
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.noise import POISSON
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import FREE, Bounds, Constraint, Problem, Structure
 from log1pnmf.model.zeros import quadratic
 
 from .fit import Fit, arranged, scale_of, scaled

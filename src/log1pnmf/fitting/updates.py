@@ -13,10 +13,9 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.model.batch_effects import renewed_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.constraint import Constraint
 from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, renewed
 from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise
-from log1pnmf.model.problem import Problem, SizePrior
+from log1pnmf.model.problem import Constraint, Problem, SizePrior
 from log1pnmf.model.size_factors import WEIGHT, levelled
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose
 

@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 
 from log1pnmf.counts.compress import dense_blocks
 
-from .constraint import FREE, NON_NEGATIVE, Bounds, Constraint
 from .noise import NegativeBinomial
 from .objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
-from .problem import Problem
+from .problem import FREE, NON_NEGATIVE, Bounds, Constraint, Problem
 from .zeros import AdaptiveZeros, Zeros
 
 Array = NDArray[np.float64]
