@@ -30,11 +30,11 @@ from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting import fit_counts as driver
 from log1pnmf.fitting import runs
 from log1pnmf.fitting import updates as parameters
+from log1pnmf.fitting.runs import AdaptiveUpdate
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate, finds_effects
-from log1pnmf.fitting.updates import AdaptiveUpdate
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 

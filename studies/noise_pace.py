@@ -23,8 +23,8 @@ from benchmarks.table import as_text
 
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.engines.native import NativeEngine
+from log1pnmf.fitting.runs import AdaptiveUpdate
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate
-from log1pnmf.fitting.updates import AdaptiveUpdate
 from log1pnmf.model.dispersion import renewed
 from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise
 from log1pnmf.model.problem import Problem

@@ -15,8 +15,7 @@ from log1pnmf.engines.registry import make_engine
 from log1pnmf.engines.streaming import StreamingEngine
 from log1pnmf.model.batch_effects import renewed_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import POISSON, NegativeBinomial
+from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
 from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose, quadratic

@@ -16,8 +16,7 @@ from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.registry import has_card
 from log1pnmf.engines.streaming import StreamingEngine
 from log1pnmf.fitting.solver import solve_loadings
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import NegativeBinomial
+from log1pnmf.model.noise import NegativeBinomial, ShiftedLog
 from log1pnmf.model.problem import Bounds, Problem
 from log1pnmf.model.zeros import quadratic
 

@@ -12,8 +12,7 @@ from log1pnmf.engines import native as native_module
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.dispersion import MeanSpectrum, _Condensed, _Likelihood, renewed
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import NegativeBinomial
+from log1pnmf.model.noise import NegativeBinomial, ShiftedLog
 from log1pnmf.model.problem import Problem
 
 

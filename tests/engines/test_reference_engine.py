@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from tests.reference_engine import ReferenceEngine
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.objective import gradients, negative_log_likelihood
 from log1pnmf.model.problem import Bounds, Problem
 from log1pnmf.model.zeros import quadratic

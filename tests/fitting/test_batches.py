@@ -21,8 +21,7 @@ from log1pnmf.counts import Counts
 from log1pnmf.fitting.solver import further
 from log1pnmf.model.batch_effects import mean_sums, renewed_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import POISSON, NegativeBinomial
+from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
 from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.simulate import simulate

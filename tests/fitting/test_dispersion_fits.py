@@ -11,7 +11,7 @@ from log1pnmf.analysis import match_factors
 from log1pnmf.fitting.checkpoint import load_checkpoint
 from log1pnmf.fitting.summary import levelled
 from log1pnmf.model.dispersion import renewed
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 
 OPTIONS = {"noise": "nb", "tol": 1e-6}

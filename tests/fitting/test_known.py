@@ -15,7 +15,7 @@ from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.fixed_factors import structure_of
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.fitting.settings import Settings
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.objective import entry_gradient, entry_loss
 from log1pnmf.model.problem import Problem
 

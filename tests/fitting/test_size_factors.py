@@ -8,7 +8,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import log1pnmf as lp
 from log1pnmf.fitting.new_samples import new_samples
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem, SizePrior
 from log1pnmf.model.size_factors import WEIGHT, levelled
 

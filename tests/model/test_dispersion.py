@@ -13,8 +13,7 @@ from tests.reference_engine import ReferenceEngine
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.solver import alternate
 from log1pnmf.model.dispersion import HIGHEST, LOWEST, _Likelihood, renewed
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import NegativeBinomial, Prior
+from log1pnmf.model.noise import NegativeBinomial, Prior, ShiftedLog
 from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import Problem
 

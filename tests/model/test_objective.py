@@ -11,7 +11,7 @@ from scipy import stats
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model import objective as loss_module
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.objective import (
     approximate_log_likelihood,
     entry_curvature,

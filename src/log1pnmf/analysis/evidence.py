@@ -40,10 +40,10 @@ from log1pnmf.fitting.anndata import fit_and_counts, is_annotated
 from log1pnmf.fitting.fit import Fit, Keys, or_one
 from log1pnmf.fitting.fit_counts import KNOWN, Request, run_request
 from log1pnmf.fitting.fixed_factors import ImpossibleCountsError, constraint_of, structure_of
+from log1pnmf.fitting.runs import AdaptiveUpdate
 from log1pnmf.fitting.settings import GIVEN
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate, solve_loadings
 from log1pnmf.fitting.starts import lifted
-from log1pnmf.fitting.updates import AdaptiveUpdate
 from log1pnmf.model.predict import BLOCK_ENTRIES
 from log1pnmf.model.problem import Bounds, Constraint, Problem, Structure
 from log1pnmf.model.simulate import draw_poisson

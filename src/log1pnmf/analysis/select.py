@@ -17,15 +17,16 @@ from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.archive import StrPath, check_writable
 from log1pnmf._common.checks import (
+    Progress,
     as_random,
     check_absent,
     check_choice,
     check_whole,
     convergence_warning,
     new_seed,
+    shown_after,
     warn,
 )
-from log1pnmf._common.progress import Progress, shown_after
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import check_fraction
 from log1pnmf.engines.native import effective_threads

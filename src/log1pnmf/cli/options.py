@@ -19,7 +19,7 @@ from log1pnmf.counts.text import CountTable
 from log1pnmf.fitting.fit import c_name
 from log1pnmf.fitting.fit_counts import KNOWN, SETTINGS, Request
 from log1pnmf.fitting.settings import Settings
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 from .console import Screen
 

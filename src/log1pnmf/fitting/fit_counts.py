@@ -22,9 +22,9 @@ from log1pnmf._common.checks import (
     convergence_warning,
     one_for_each,
     plural,
+    shown_after,
     warn,
 )
-from log1pnmf._common.progress import shown_after
 from log1pnmf.counts.counts import Counts, check_size_factors
 from log1pnmf.counts.features import repeated
 from log1pnmf.counts.splitting import split_counts
@@ -49,12 +49,11 @@ from .checkpoint import CheckpointWriter, check_checkpoint, fingerprint, load_ch
 from .fit import Certificate, Fit
 from .fixed_factors import checksums, constraint_of, structure_of
 from .new_samples import project
-from .runs import Run, Runs
+from .runs import LARGEST_STORED, Run, Runs, first_noise, first_problem, update_of
 from .settings import GIVEN, INITS, LARGEST_EXACT, Settings
 from .solver import PATIENCE, STATIONARY, Iteration, largest_residual, residual_at
 from .starts import check_start, continued_start, find_start
 from .summary import note_on_sizes
-from .updates import LARGEST_STORED, first_noise, first_problem, update_of
 
 # ---------- request: the settings of a fit, the arrays and functions a user gave, and how to run it
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_choice, check_number, plural
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import as_counts
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 from .fit import Fit, c_name, evenness, factor_shares, sample_shares
 from .ranking import ranking_of

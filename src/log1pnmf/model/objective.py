@@ -16,8 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from log1pnmf.counts.compress import SparseRows, dense_blocks
 from log1pnmf.counts.counts import Counts
 
-from .link import ShiftedLog
-from .noise import POISSON, Noise
+from .noise import POISSON, Noise, ShiftedLog
 from .problem import FREE, Constraint, Problem
 from .zeros import AdaptiveZeros, EntryZeros, Quadratic
 

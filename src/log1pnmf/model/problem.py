@@ -16,8 +16,7 @@ from log1pnmf.counts.compress import Pattern, SparseRows
 from log1pnmf.counts.counts import Counts
 
 from .batches import Batches
-from .link import ShiftedLog
-from .noise import POISSON, Noise
+from .noise import POISSON, Noise, ShiftedLog
 from .zeros import EXACT_FOR_IDENTITY, AdaptiveZeros, Quadratic, Zeros
 
 Array = NDArray[np.float64]
