@@ -14,15 +14,15 @@ from typing import Any, NamedTuple, TypeAlias, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import Random, random_parts
+from log1pnmf._common.checks import Random, one_for_each, random_parts
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
-from log1pnmf.model.batch_effects import renewed_effects
+from log1pnmf.model.batch_effects import update_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, renewed
+from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, update_dispersions
 from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise
 from log1pnmf.model.problem import Constraint, Problem, SizePrior, Structure
-from log1pnmf.model.size_factors import WEIGHT, levelled
+from log1pnmf.model.size_factors import WEIGHT, update_size_factors
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose
 
 from .callbacks import Callback, ProgressBar
@@ -236,7 +236,7 @@ class ParameterUpdate:
         if self.sizes is None or (index < FIRST_SIZES and not final):
             return None
         host = replace(problem, counts=problem.counts.on_host())
-        found = levelled(host, at.loadings, at.factors, self.sizes)
+        found = update_size_factors(host, at.loadings, at.factors, self.sizes)
         better = with_exposure(problem, size_factors=found.size_factors)
         return Update(better, found.gain, Point(found.loadings, found.factors))
 
@@ -251,7 +251,7 @@ class ParameterUpdate:
             return None
         exact, point = engine.with_problem(replace(problem, zeros=None)), (at.loadings, at.factors)
         means = exact.mean_spectrum(*point)
-        new, gain = renewed(problem, *point, kind=self.dispersion, before=noise, spectrum=means)
+        new, gain = update_dispersions(problem, *point, kind=self.dispersion, before=noise, spectrum=means)
         return Update(replace(problem, noise=new), gain)
 
     def _effects(
@@ -263,7 +263,7 @@ class ParameterUpdate:
         here = engine.with_problem(problem)
         if index and not final and finds_effects(here):
             return None
-        batches, gain = renewed_effects(
+        batches, gain = update_effects(
             problem, at.loadings, at.factors, sums=here.batch_sums, dispersed=here.dispersed_sums
         )
         return Update(with_exposure(problem, batches=batches), gain)
@@ -274,19 +274,23 @@ ProblemUpdate: TypeAlias = AdaptiveUpdate | ParameterUpdate
 
 
 def first_problem(
-    settings: Settings, counts: Counts, size_factors: Array, noise: Noise, batches: Batches | None = None
+    settings: Settings,
+    counts: Counts,
+    sizes: Array,
+    batches: Batches | None = None,
+    *,
+    dispersion: Any = None,
+    before: Fit | None = None,
 ) -> Problem:
-    """Return the problem with which a fit begins. Of resolved settings."""
-    common = np.full(len(size_factors), size_factors.mean())
-    prior = SizePrior(common, WEIGHT) if settings.fits_sizes else None
-    return Problem(counts, size_factors, settings.link, settings.zeros, noise, batches, prior)
-
-
-def first_noise(settings: Settings, n_features: int) -> Noise:
-    """Return the noise with which a fit begins whose dispersions are not given."""
-    if settings.noise == "poisson":
-        return POISSON
-    return NegativeBinomial(np.full(n_features, FIRST_DISPERSION))
+    """Return the problem with which a fit begins, after an earlier one perhaps. Of resolved settings."""
+    noise: Noise = POISSON
+    if settings.noise != "poisson":
+        own = FIRST_DISPERSION if dispersion is None else dispersion
+        noise = NegativeBinomial(one_for_each("dispersion", own, counts.n_features))
+    prior = SizePrior(np.full(len(sizes), sizes.mean()), WEIGHT) if settings.fits_sizes else None
+    if prior is not None and before is not None and before.size_factors.shape == sizes.shape:
+        sizes = before.size_factors
+    return Problem(counts, sizes, settings.link, settings.zeros, noise, batches, prior)
 
 
 def update_of(
@@ -435,7 +439,6 @@ class Runs:
             stopping, point = replace(begun.stopping), Point(last.loadings, last.factors)
             engine = self.engine.with_problem(begun.changed.put_into(self.engine.problem))
         steps = self._steps(engine, point, stopping, history, last)
-        random = random_parts(self.rng)  # no random numbers are drawn until the next start
         stopped: Stopped = "interrupted"
         label = "fitting" + (f", start {number + 1} of {settings.n_init}" if settings.n_init > 1 else "")
         display = nullcontext() if self.after is None else ProgressBar(settings.max_iter, label, self.after)
@@ -451,7 +454,7 @@ class Runs:
                         break
                     if self.keep is not None:  # complete before the callbacks see it
                         now = Changed.of(engine_at(engine, last.effects).problem)
-                        state = (last, replace(stopping), history.table(), now, random)
+                        state = (last, replace(stopping), history.table(), now, random_parts(self.rng))
                         self.keep(Progress(number, *state, best, name))
                     shown = last.on_host() if self.callbacks else last
                     asked = sum(bool(watch(shown)) for watch in watchers) > 0  # all of them see it
@@ -488,11 +491,11 @@ class Runs:
         A callback's wish to stop is sent in. `last`: the iteration to resume from; what follows it is done
         first.
         """
-        settings, renewed = self.settings, False
+        settings, new_problem = self.settings, False
         while True:
             fresh, asked = None, None
             before, seconds = last, 0.0 if last is None else last.seconds
-            if last is not None and not renewed:
+            if last is not None and not new_problem:
                 fresh = self._updated(engine, last, stopping, history)
                 if fresh is None and stopping.met:
                     return "converged"
@@ -506,7 +509,7 @@ class Runs:
                     extrapolation=Extrapolation() if settings.row_solver == "newton" else None,
                     max_iter=settings.max_iter,
                     after=before,
-                    renewed=renewed,
+                    new_problem=new_problem,
                     effects=finds_effects(engine),
                 ):
                     last = replace(iteration, seconds=seconds + iteration.seconds)
@@ -524,7 +527,7 @@ class Runs:
             if fresh is None:
                 return "converged" if stopping.met else "callback"
             assert last is not None
-            engine, renewed = engine.with_problem(fresh.problem), True
+            engine, new_problem = engine.with_problem(fresh.problem), True
             point = fresh.point or Point(last.loadings, last.factors)
 
     def _updated(

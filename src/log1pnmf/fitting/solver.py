@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import column_max, column_means, extrapolated, like, on_host
 from log1pnmf.engines.base import Engine, HalfStep, PairSide, RowSolver
-from log1pnmf.model.batch_effects import renewed_effects
+from log1pnmf.model.batch_effects import update_effects
 from log1pnmf.model.batches import LARGEST_EFFECT, Batches
 from log1pnmf.model.problem import FREE, NON_NEGATIVE, Bounds, Constraint, Likelihood, Problem
 from log1pnmf.model.zeros import AdaptiveZeros
@@ -91,7 +91,7 @@ class Iteration:
     factors: Array
     loss: float  # negative log-likelihood, penalty excluded
     objective: float  # loss + penalty: what is minimised, and never rises from one iteration to the next
-    # how much the objective fell, relative to its size; NaN at the start, and where the problem was renewed
+    # how much the objective fell, relative to its size; NaN at the start, and where the problem was updated
     # and the same point is looked at again
     relative_change: float
     # see `log1pnmf.model.objective.kkt_residual`. The part of the side that follows (see `alternate`) is
@@ -208,10 +208,10 @@ def next_effects(engine: Engine, point: Point, sums: Array | None) -> Array:
     """
     problem, at = engine.problem, (point.loadings, point.factors)
     if not problem.noise.zero_loss_is_mean:
-        return renewed_effects(problem, *at, dispersed=engine.dispersed_sums, n_steps=1)[0].effects
+        return update_effects(problem, *at, dispersed=engine.dispersed_sums, n_steps=1)[0].effects
     means = engine.batch_sums(*at) if sums is None else sums
     near = engine.next_effects(means)
-    return renewed_effects(problem, *at, sums=lambda *_: means)[0].effects if near is None else near
+    return update_effects(problem, *at, sums=lambda *_: means)[0].effects if near is None else near
 
 
 def with_exposure(problem: Problem, **changed: Any) -> Problem:
@@ -370,7 +370,7 @@ def alternate(
     extrapolation: Extrapolation | None = None,
     max_iter: int = 1000,
     after: Iteration | None = None,
-    renewed: bool = False,
+    new_problem: bool = False,
     effects: bool = False,
     residuals: bool = True,
 ) -> Iterator[Iteration]:
@@ -387,8 +387,8 @@ def alternate(
     `after`: the iteration to go on from, with the same bits as without the pause; the start has to be its
     point, and all other parameters are the same.
 
-    `renewed`: the engine's problem is not that of `after`, which is looked at again, under the same index;
-    the extrapolation goes on.
+    `new_problem`: the engine's problem is not that of `after`, which is evaluated again, under the same
+    index; the extrapolation goes on.
 
     `effects`: whether to find the effects of batches after the two half-steps, starting from those of the
     engine's problem; they are extrapolated as well.
@@ -398,7 +398,7 @@ def alternate(
     batches = engine.problem.batches
     own = batches.effects if effects and batches is not None else None
     good = moves.adopt(Point(loadings, factors, own))
-    look, begin, accepted, beta = after is None or renewed, 0, math.inf, 0.0
+    look, begin, accepted, beta = after is None or new_problem, 0, math.inf, 0.0
     updated = point = plain = previous = good
     if after is None:
         point = plain = previous = moves.rescale(good)[0]
@@ -408,7 +408,7 @@ def alternate(
         if extrapolation is not None and after.schedule is not None:
             extrapolation = after.schedule
         begin, updated, previous = after.index, moves.adopt(after.updated), moves.adopt(after.previous)
-        if not renewed:
+        if not new_problem:
             accepted = after.objective
             point, plain, previous, beta = moves.onward(begin, updated, previous, extrapolation)
             begin += 1

@@ -604,7 +604,7 @@ class _Racer:
             extrapolation=Extrapolation(),
             max_iter=n_iterations,
             after=before,
-            renewed=before is not None,
+            new_problem=before is not None,
             effects=self.effects,
             residuals=False,
         ):
