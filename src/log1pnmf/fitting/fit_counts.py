@@ -66,10 +66,7 @@ PARAMETERS = (*SETTINGS, *KNOWN[1:], *RUNNING)
 
 
 def checked(**parameters: Any) -> tuple[Settings, dict[str, Any]]:
-    """Check all parameters of a fit; return its settings, and the others as `fit_counts` takes them.
-
-    Where arrays were given, settings have "given".
-    """
+    """Check parameters; return settings ("given" stands for arrays), and the others as users gave them."""
     for name in parameters:
         if name not in (*PARAMETERS, *KNOWN, *ONE_RUN, "batch"):
             check_choice("a parameter of the fit", name, PARAMETERS)
@@ -214,10 +211,7 @@ def _compared(fit: Fit, train: Counts, test: Counts, kind: DispersionKind) -> No
 def given_start(
     init: Any, problem: Problem, settings: Settings, random_state: Any, n_jobs: int | None
 ) -> tuple[Array, Array]:
-    """Return the start that was given; what can be refused is refused here, before any work.
-
-    Where another fit ended, other samples have their loadings for its factors.
-    """
+    """Return the start that was given; other samples than those of a fit have their loadings for it."""
     if not isinstance(init, Fit):
         return check_start(init, problem.counts.shape, settings.n_components)
     fit, counts = init, problem.counts
@@ -329,10 +323,7 @@ def fit_counts(
     checkpoint: StrPath | None = None,
     resume: StrPath | None = None,
 ) -> Fit:
-    """Fit what is asked for: the one way in for all faces.
-
-    `settings`: checked, see `checked`; all others are what a user gave, or None.
-    """
+    """Fit what is asked for: the one way in for all faces. `settings` and all others are as in `checked`."""
     started, rng = time.perf_counter(), as_random(random_state)
     asked = settings if init is None else replace(settings, init=GIVEN, n_init=1)
     loaded = None if resume is None else load_checkpoint(resume)

@@ -384,14 +384,9 @@ def alternate(
     are accepted. Iteration 0 evaluates the start and updates the factors only. With the coordinate solver
     loadings and factors change roles, as in the paper: first the loadings, then the factors.
 
-    `after`: the iteration to go on from, with the same bits as without the pause; the start has to be its
-    point, and all other parameters are the same.
-
+    `after`: the iteration to go on from, with the same bits as without the pause, from its own point.
     `new_problem`: the engine's problem is not that of `after`, which is evaluated again, under the same
-    index; the extrapolation goes on.
-
-    `effects`: whether to find the effects of batches after the two half-steps, starting from those of the
-    engine's problem; they are extrapolated as well.
+    index. `effects`: whether effects of batches are updated after the two half-steps, and extrapolated.
     """
     moves = _Moves(engine, constraint, row_solver, effects, *constraint.scales(factors.shape[1]))
     (leader, follower), started = ROLES[row_solver], time.perf_counter()

@@ -342,10 +342,7 @@ class Bounds:
         return values
 
     def residual(self, values: Any, gradient: Any) -> Any:
-        """Return the part of one side of `log1pnmf.model.objective.kkt_residual`, not divided by the total.
-
-        `gradient`: without the penalty. The result is where the arrays are.
-        """
+        """Return one side's part of `kkt_residual`, not divided by the total; the gradient has no penalty."""
         lower, upper, penalty = (like(values, one) for one in (self.lower, self.upper, self.penalty))
         gradient = gradient + penalty
         projected = gradient - gradient.clip(min=0.0) * (values <= lower)
