@@ -148,7 +148,13 @@ class Settings:
         return here._with(likelihood="adaptive" if here.why_exact(counts) is None else "exact")
 
     def why_exact(self, counts: Counts) -> str | None:
-        """Describe why "auto" visits every zero count; None where it does not. The engine is resolved."""
+        """Describe why "auto" visits every zero count; None where it does not.
+
+        Parameters
+        ----------
+        counts : Counts
+            To be fitted with `engine`, which has to be resolved.
+        """
         entries = math.prod(counts.shape)
         if self.row_solver == "coordinate":
             return "coordinate descent has no adaptive form"
@@ -164,6 +170,11 @@ class Settings:
         """Whether an exact fit visits few zeros until it has converged, and only then all of them.
 
         That is where "auto" would choose the adaptive form. Of resolved settings.
+
+        Parameters
+        ----------
+        counts : Counts
+            To be fitted.
         """
         cheap = self.link.is_identity and self.noise == "poisson"
         return self.likelihood == "exact" and not cheap and self.why_exact(counts) is None

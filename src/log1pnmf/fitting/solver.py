@@ -92,7 +92,7 @@ class Iteration:
     loss: float  # negative log-likelihood, penalty excluded
     objective: float  # loss + penalty: what is minimised, and never rises from one iteration to the next
     # how much the objective fell, relative to its size; NaN at the start, and where the problem was updated
-    # and the same point is looked at again
+    # and the same point is evaluated again
     relative_change: float
     # see `log1pnmf.model.objective.kkt_residual`. The part of the side that follows (see `alternate`) is
     # taken before its last update
@@ -393,7 +393,7 @@ def alternate(
     batches = engine.problem.batches
     own = batches.effects if effects and batches is not None else None
     good = moves.adopt(Point(loadings, factors, own))
-    look, begin, accepted, beta = after is None or new_problem, 0, math.inf, 0.0
+    at_start, begin, accepted, beta = after is None or new_problem, 0, math.inf, 0.0
     updated = point = plain = previous = good
     if after is None:
         point = plain = previous = moves.rescale(good)[0]
@@ -410,9 +410,9 @@ def alternate(
     first, restarted, n_shortened = after is None, False, 0
     for index in range(begin, max_iter + 1):
         last = index == max_iter
-        follow = moves.improve(follower, point, look_only=look, with_loss=False)
+        follow = moves.improve(follower, point, evaluate=at_start, leads=False)
         tried = replace(point, **{follower: follow.values})
-        lead = moves.improve(leader, tried, look_only=last, for_effects=True)
+        lead = moves.improve(leader, tried, evaluate=last)
         objective = lead.loss + constraint.cost(tried.loadings, tried.factors) + moves.engine.problem.cost
         if first and math.isnan(objective):
             raise ValueError(
@@ -432,7 +432,7 @@ def alternate(
             updated, n_shortened = moves.between(good, updated), n_shortened + 1
             point = plain = previous = moves.rescale(updated)[0]
             continue
-        if extrapolation is not None and not look:
+        if extrapolation is not None and not at_start:
             extrapolation = extrapolation.accepted()
         updated = replace(tried, **{leader: lead.values})
         if effects and not last:
@@ -444,7 +444,7 @@ def alternate(
             factors=tried.factors,
             loss=lead.loss,
             objective=objective,
-            relative_change=math.nan if look else (accepted - objective) / (abs(objective) or 1.0),
+            relative_change=math.nan if at_start else (accepted - objective) / (abs(objective) or 1.0),
             kkt_residual=moves.residual(point, **steps) if residuals else math.nan,
             beta=beta,
             seconds=time.perf_counter() - started,
@@ -456,7 +456,7 @@ def alternate(
             previous=previous,
             schedule=extrapolation,
         )
-        first = look = restarted = False
+        first = at_start = restarted = False
         accepted, good, n_shortened = objective, tried, 0
         point, plain, previous, beta = moves.onward(index, updated, previous, extrapolation)
 
@@ -465,8 +465,8 @@ def residual_at(engine: Engine, loadings: Array, factors: Array, *, constraint: 
     """KKT residual of a point (`log1pnmf.model.objective.kkt_residual`); both sides are evaluated."""
     scales = constraint.scales(factors.shape[1])
     point, moves = Point(loadings, factors), _Moves(engine, constraint, "newton", False, *scales)
-    looks = {which: moves.improve(which, point, look_only=True) for which in ROLES["newton"]}
-    return moves.residual(point, **looks)
+    steps = {which: moves.improve(which, point, evaluate=True) for which in ROLES["newton"]}
+    return moves.residual(point, **steps)
 
 
 @dataclass(eq=False)
@@ -485,35 +485,19 @@ class _Moves:
         adopt = self.engine.adopt
         return replace(pair, loadings=adopt(pair.loadings), factors=adopt(pair.factors, "factors"))
 
-    def improve(
-        self,
-        which: PairSide,
-        at: Point,
-        *,
-        look_only: bool,
-        with_loss: bool = True,
-        for_effects: bool = False,
-    ) -> HalfStep:
+    def improve(self, which: PairSide, at: Point, *, evaluate: bool, leads: bool = True) -> HalfStep:
+        """Take a half-step of one side, or only evaluate the point; the side that leads needs its loss."""
         if self.effects:
             self.engine = engine_at(self.engine, at.effects)
-        engine, problem = self.engine, self.engine.problem
+        engine, problem, bounds = self.engine, self.engine.problem, getattr(self.constraint, which)
         if which == "loadings":
             side, start, design = problem.loadings_side, at.loadings, at.factors
-            bounds = self.constraint.loadings
         else:
             side, start, design = problem.factors_side, at.factors, at.loadings
-            bounds = self.constraint.factors
-        if look_only:
+        if evaluate:
             return HalfStep(start, *engine.evaluate(side, start, design), 0.0, 0)
-        return engine.half_step(
-            side,
-            start,
-            design,
-            bounds=bounds,
-            row_solver=self.row_solver,
-            with_loss=with_loss,
-            with_batch_sums=for_effects and self.effects,
-        )
+        how: dict[str, Any] = {"with_loss": leads, "with_batch_sums": leads and self.effects}
+        return engine.half_step(side, start, design, bounds=bounds, row_solver=self.row_solver, **how)
 
     def residual(self, at: Point, *, loadings: HalfStep, factors: HalfStep) -> float:
         """Return the KKT residual from the half-steps of either side.

@@ -100,26 +100,15 @@ def _float(x: ArrayLike) -> Array:
 
 
 def log_likelihood(
-    counts: Counts, loadings: Array, factors: Array, link: ShiftedLog, size_factors: Array
-) -> float:
-    """Full Poisson log-likelihood, exactly."""
-    problem = Problem(counts, size_factors, link)
-    return -negative_log_likelihood(problem, loadings, factors / link.alpha)
-
-
-def approximate_log_likelihood(
     counts: Counts,
     loadings: Array,
     factors: Array,
     link: ShiftedLog,
     size_factors: Array,
     *,
-    zeros: Quadratic,
+    zeros: Quadratic | None = None,
 ) -> float:
-    """Full Poisson log-likelihood with ``expm1(eta)`` replaced by `zeros` at zero counts.
-
-    Parameters as in `log_likelihood`; costs O(nnz K + (n + m) K^2).
-    """
+    """Full Poisson log-likelihood; exact, or with `zeros` in place of ``expm1(eta)`` at zero counts."""
     problem = Problem(counts, size_factors, link, zeros)
     return -negative_log_likelihood(problem, loadings, factors / link.alpha)
 
