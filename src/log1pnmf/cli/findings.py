@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import typer
 
-from log1pnmf._common.archive import to_tree
+from log1pnmf._common.archive import archive_kind, to_tree
 from log1pnmf._common.checks import convergence_warning, plural
 from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.analysis.evidence import evidence as find_evidence
@@ -27,9 +26,9 @@ from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.summary import summarize
 
-from .console import Screen, check_table, one_line, write_table
+from .console import Screen, check_table, one_line
 from .fit import counts_again, report_fits
-from .options import Reading, describe
+from .options import OpenOptions, describe, unfolded
 from .run_folder import REPORT, RunFolder, fit_in, is_run, write_factor_tables, write_rows
 
 # ---------- log1pnmf evidence: whether the factors of a run are real
@@ -73,10 +72,7 @@ def evidence(
     )
     if not json:
         screen.lines(found.summary())
-    table = found.table()
-    write_table(output, table, screen, force=force)
-    columns = {name: np.asarray(column).tolist() for name, column in table.items()}
-    screen.result({**columns, "judgement": found.judgement()})
+    screen.table(found.table(), output, force=force, judgement=found.judgement())
     return 0
 
 
@@ -145,8 +141,7 @@ def usage(
     if found.reference is None:
         table["group"][:] = groupby
     _show(found, table, groupby, screen)
-    write_table(output, table, screen, force=force)
-    screen.result({name: np.asarray(column).tolist() for name, column in table.items()})
+    screen.table(table, output, force=force)
     return 0
 
 
@@ -182,6 +177,7 @@ def _show(found: Usage, table: dict[str, Any], groupby: str, screen: Screen) -> 
 MOST_LABELS = 8
 
 
+@unfolded
 def info(
     *,
     path: Annotated[
@@ -190,36 +186,18 @@ def info(
             metavar="PATH", help="Counts, the folder of a run, or a model (.npz).", show_default=False
         ),
     ],
-    layer: common.Layer = None,
-    transpose: common.Transpose = False,
-    max_memory: common.MaxMemory = None,
-    text: common.Text = None,
-    stop_words: common.StopWords = None,
+    opening: OpenOptions,
     json: common.Json = False,
 ) -> int:
     """Describe a file of counts, a run or a model."""
     screen = Screen(json=json)
     if is_run(path):
         _about_run(RunFolder.open(path), screen)
-    elif is_model(path):
+    elif archive_kind(path) is not None:
         _about_fit(Fit.load(path), screen)
     else:
-        reading = Reading(
-            layer, transpose, allow_fractions=True, max_memory=max_memory, text=text, stop_words=stop_words
-        )
-        _about_counts(reading.table(path), screen)
+        _about_counts(opening.table(path, fractions=True), screen)
     return 0
-
-
-def is_model(path: Path) -> bool:
-    """Whether there is a file that `Fit.save` wrote, or another archive of this package."""
-    if not path.is_file():  # a pipe would wait for ever
-        return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return "metadata.npy" in archive.namelist()
-    except (OSError, zipfile.BadZipFile):
-        return False
 
 
 def _number(value: float) -> str:
@@ -426,7 +404,8 @@ def transform(
     screen = Screen(json=json)
     check_table(output, force=force)
     fit = fit_in(run, c)
-    table = Reading(layer, transpose, allow_fractions, max_memory=max_memory, text=text).table(file)
+    opening = OpenOptions(layer, transpose, max_memory, text)
+    table = opening.table(file, fractions=allow_fractions)
     screen.say((file.name, "bold"), f": {describe(table)} ({table.format})")
     if table.format in TEXT_FORMATS:  # words that no new text has were counted: zero times
         missing = "zero"

@@ -45,7 +45,7 @@ from log1pnmf.fitting.fit_counts import fit_log1p_nmf
 from log1pnmf.fitting.settings import LARGEST_EXACT, Settings
 from log1pnmf.tl.inputs import ChosenCounts, write_fit
 
-from .console import KEPT, Screen, explain, one_line, unbroken
+from .console import KEPT, Screen, one_line, unbroken
 from .options import Reading, SolverOptions, describe, read_filtered, unfolded, with_tables
 from .run_folder import REPORT, RunRecord, RunWriter, Source, claimed_for_run
 
@@ -166,7 +166,7 @@ def counts_again(record: RunRecord) -> tuple[Counts | None, str]:
     try:
         # The memory limit is not taken from the folder, which may come from someone else.
         reading = replace(from_tree(Reading, record.reading, "reading"), max_memory=None)
-        table = reading.filtered(reading.table(source)).table
+        table = reading.filtered(reading.table(source, fractions=reading.allow_fractions)).table
     except (ValueError, TypeError, OSError, ImportError) as error:
         return None, one_line(error)
     if table.shape != record.shape:
@@ -245,34 +245,19 @@ def carry_out(plan: RunPlan) -> int:
 
 def _after_the_fits(plan: RunPlan, filtered: Filtered, screen: Screen, done: RunWriter) -> dict[str, str]:
     """Write what can be made again from the fits, the report last; return the error of each that failed."""
-    options, table = plan.options, filtered.table
-
-    def write_h5ad(target: Path) -> None:
-        memory = options.reading.max_memory
-        write_annotated_fits(target, done.fits, filtered, force=options.force, max_memory=memory)
-
-    def write_report() -> None:
-        labels = None if options.groupby is None else table.labels(options.groupby)
-        report_fits(done.path / REPORT, done.fits, record=done.record, labels=labels, counts=table.counts)
-
+    options, table, target = plan.options, filtered.table, plan.options.write_h5ad
     steps: dict[str, Callable[[], None]] = {}
-    if options.write_h5ad is not None:
-        steps[str(options.write_h5ad)] = partial(write_h5ad, options.write_h5ad)
-    if options.report:
-        steps[REPORT] = write_report
-    problems: dict[str, str] = {}
-    for name, step in steps.items():
-        if done.interrupted and name == REPORT:
-            problems[name] = "interrupted"
-            break
-        try:
-            with screen.busy(f"writing {name}"):
-                step()
-        except KeyboardInterrupt:
-            done.interrupted = True
-            problems[name] = "interrupted"
-        except Exception as error:  # a fit that took hours is kept, whatever happens to its picture
-            problems[name] = explain(error)
+    if target is not None:
+        how: Any = {"force": options.force, "max_memory": options.reading.max_memory}
+        steps[str(target)] = partial(write_annotated_fits, target, done.fits, filtered, **how)
+    if options.report and not done.interrupted:
+        labels = None if options.groupby is None else table.labels(options.groupby)
+        given: Any = {"record": done.record, "labels": labels, "counts": table.counts}
+        steps[REPORT] = partial(report_fits, done.path / REPORT, done.fits, **given)
+    problems = screen.attempt(steps)
+    if options.report and done.interrupted:
+        problems[REPORT] = "interrupted"
+    done.interrupted = done.interrupted or "interrupted" in problems.values()
     return problems
 
 

@@ -312,30 +312,29 @@ def _made(kind: Any, given: dict[str, Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How a file is read and what is left out; see `log1pnmf.counts.read_table` and `filter_table`."""
+class OpenOptions:
+    """What a file holds, and where."""
 
     layer: Layer = None
     transpose: Transpose = False
-    allow_fractions: AllowFractions = False
-    min_samples: MinSamples = 0
-    min_counts: MinCounts = 0
-    min_features: MinFeatures = 0
     max_memory: MaxMemory = None
     text: Text = None
     stop_words: StopWords = None
 
-    def table(self, path: Path) -> CountTable:
+    def table(self, path: Path, *, fractions: bool) -> CountTable:
         """Read a file."""
-        return read_table(
-            path,
-            layer=self.layer,
-            transpose=self.transpose,
-            fractions="allow" if self.allow_fractions else "refuse",
-            max_memory=self.max_memory,
-            text=self.text,
-            stop_words=self.stop_words,
-        )
+        how: Any = {one.name: getattr(self, one.name) for one in fields(OpenOptions)}
+        return read_table(path, fractions="allow" if fractions else "refuse", **how)
+
+
+@dataclass(frozen=True)
+class Reading(OpenOptions):
+    """How a file is read and what is left out; see `log1pnmf.counts.read_table` and `filter_table`."""
+
+    allow_fractions: AllowFractions = False
+    min_samples: MinSamples = 0
+    min_counts: MinCounts = 0
+    min_features: MinFeatures = 0
 
     def filtered(self, table: CountTable) -> Filtered:
         """Leave out what is to be left out."""
@@ -346,7 +345,7 @@ class Reading:
 
 def read_filtered(path: Path, reading: Reading, screen: Screen) -> Filtered:
     """Read and filter counts, and print what was done."""
-    table = reading.table(path)
+    table = reading.table(path, fractions=reading.allow_fractions)
     screen.say((path.name, "bold"), f": {describe(table)} ({table.format})")
     screen.notes(table.notes)
     filtered = reading.filtered(table)

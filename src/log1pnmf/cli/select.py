@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +30,7 @@ from log1pnmf.cli import options as common
 from log1pnmf.fitting.fit import c_name
 from log1pnmf.fitting.settings import NOISES, Settings
 
-from .console import KEPT, Screen, explain, one_line
+from .console import KEPT, Screen, one_line
 from .options import Reading, SolverOptions, read_filtered, unfolded
 from .run_folder import Source, json_text, write_columns
 
@@ -74,8 +74,8 @@ def _as_record(found: Selection) -> dict[str, Any]:
     }
 
 
-def _write_selection(folder: Path, found: Selection, asked: Mapping[str, Any]) -> dict[str, str]:
-    """Write record, table and picture; return the error of each that failed, since all is in the state."""
+def _files(folder: Path, found: Selection, asked: Mapping[str, Any]) -> dict[str, Callable[[], None]]:
+    """Return what writes record, table and picture; all of it is in the state."""
 
     def write_record() -> None:
         with replacing(folder / SELECT_RECORD) as file:
@@ -93,13 +93,7 @@ def _write_selection(folder: Path, found: Selection, asked: Mapping[str, Any]) -
         with building(folder / PICTURE, force=True) as temporary:
             figure.savefig(temporary, dpi=150)
 
-    problems = {}
-    for name, step in {SELECT_RECORD: write_record, TABLE: write_settings, PICTURE: draw}.items():
-        try:
-            step()
-        except Exception as error:  # the fits are kept, whatever happens to their picture
-            problems[name] = explain(error)
-    return problems
+    return {SELECT_RECORD: write_record, TABLE: write_settings, PICTURE: draw}
 
 
 # ---------- log1pnmf select: how many factors, and which c
@@ -192,7 +186,7 @@ def select(
             return KEPT
         finished = found.is_whole
         screen.notes([one_line(warning.message) for warning in caught])
-        problems = _write_selection(folder, found, record)
+        problems = screen.attempt(_files(folder, found, record))
         _tell(found, screen)
         written = ", ".join(name for name in SELECT_NAMES if name not in problems)
         screen.say(("wrote ", "green"), (str(output), "bold"), f" ({written})")

@@ -187,17 +187,20 @@ def colors_in(adata: Any, column: str) -> dict[str, str] | None:
 INK = "#333333"  # lines and text that belong to no factor
 MOST_NUMBERS = 240  # a heat map with more cells does not show their values as text
 
-SHOW_AND_SAVE = """show : bool, optional
+PLACES = {
+    "ax": "ax : Axes, optional\n        Axes to draw on; by default those of a new figure.",
+    "figure": "figure : Figure or SubFigure, optional\n        Figure to draw on; by default a new one.",
+}
+SHOW_AND_SAVE = """
+    show : bool, optional
         Whether to call ``pyplot.show``. By default it is not called, because notebooks show figures anyway.
     save : str or PathLike, optional
         File to write the figure to; its ending sets the format.
-
-    Returns
-    -------"""
+"""
 
 
 def drawing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a plot with scanpy's parameters `show` and `save`, in its signature and docstring too."""
+    """Return a plot with scanpy's parameters `show` and `save`, and with all that plots share described."""
 
     @wraps(function)
     def drawn(*arguments: Any, show: bool | None = None, save: Any = None, **options: Any) -> Any:
@@ -217,7 +220,8 @@ def drawing(function: Callable[..., Any]) -> Callable[..., Any]:
         for name, kind in (("show", "bool | None"), ("save", "Any"))
     ]
     drawn.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # type: ignore[attr-defined]
-    drawn.__doc__ = (function.__doc__ or "").replace("\n    Returns\n    -------", f"    {SHOW_AND_SAVE}", 1)
+    shared = next(text for name, text in PLACES.items() if name in signature.parameters) + SHOW_AND_SAVE
+    drawn.__doc__ = (function.__doc__ or "").replace("\n    Returns\n", f"    {shared}\n    Returns\n", 1)
     return drawn
 
 
@@ -253,11 +257,13 @@ def tidy(ax: Axes) -> None:
     ax.tick_params(colors=INK, labelsize="small")
 
 
-def set_title(ax: Axes, title: str | None, default: str) -> None:
-    """Write a title above the left end; an empty one leaves it out."""
-    text = default if title is None else title
-    if text:
-        ax.set_title(text, loc="left", fontsize="medium", color=INK)
+def caption(ax: Axes, x: str = "", y: str = "", title: str = "", *, size: str = "medium") -> None:
+    """Write what the axes show, and a title above their left end; empty texts are left out."""
+    for write, text in ((ax.set_xlabel, x), (ax.set_ylabel, y)):
+        if text:
+            write(text, fontsize=size, color=INK)
+    if title:
+        ax.set_title(title, loc="left", fontsize=size, color=INK)
 
 
 def heat_map(ax: Axes, values: np.ndarray, *, cmap: str, limits: tuple[float, float]) -> Any:

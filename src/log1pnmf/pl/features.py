@@ -21,6 +21,7 @@ from log1pnmf.fitting.ranking import ranking_of
 from .canvas import (
     INK,
     axes_or_new,
+    caption,
     chosen_factors,
     color_bar,
     drawing,
@@ -32,7 +33,6 @@ from .canvas import (
     need_factors,
     panels_in,
     result_in,
-    set_title,
     tidy,
 )
 
@@ -73,8 +73,6 @@ def volcano(
         Maximum number of features to name: the first of the factor. Names that would overlap are omitted.
     title : str, optional
         Title; by default the name of the factor.
-    ax : Axes, optional
-        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -130,9 +128,8 @@ def volcano(
     ax.axvline(0.0, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
     ax.set_ylim(-0.03 * y.max(), 1.08 * max(float(y.max()), 1.0))
     ax.margins(x=0.08)
-    ax.set_xlabel("log2 fold change", fontsize="medium", color=INK)
-    ax.set_ylabel(r"$-\log_{10}$ p, one-sided", fontsize="medium", color=INK)
-    set_title(ax, title, f"factor {names[k]}")
+    title = f"factor {names[k]}" if title is None else title
+    caption(ax, "log2 fold change", r"$-\log_{10}$ p, one-sided", title)
     ax.set_title(f"{int(sure.sum()):,} of {len(sure):,} features", loc="right", fontsize="small", color=INK)
     named = np.flatnonzero(sure)[:n_labels]
     label_points(ax, features[named].tolist(), x[named], y[named])
@@ -183,8 +180,6 @@ def factor_scatter(
         Scale of both axes. On log axes, values below a thousandth of the largest are drawn at that limit.
     title : str, optional
         Title; by default the name of the fit.
-    ax : Axes, optional
-        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -220,10 +215,8 @@ def factor_scatter(
     ax.scatter(x, y, s=7, color="#9aa3ab", alpha=0.6, linewidths=0, rasterized=True)
     ax.plot(limits, limits, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
     ax.scatter(x[named], y[named], s=11, color=sides, linewidths=0, zorder=3)
-    ax.set_xlabel(f"factor {fit.factor_labels[pair[0]]}", fontsize="medium", color=INK)
-    ax.set_ylabel(f"factor {fit.factor_labels[pair[1]]}", fontsize="medium", color=INK)
     ax.set(xlim=limits, ylim=limits)
-    set_title(ax, title, fit.name)
+    caption(ax, *(f"factor {fit.factor_labels[k]}" for k in pair), fit.name if title is None else title)
     ax.set_title(f"Spearman {rho:.2f}", loc="right", fontsize="small", color=INK)
     label_points(ax, fit.feature_labels[named].tolist(), x[named], y[named])
     return ax
@@ -282,8 +275,6 @@ def top_features(
         Names of the features; by default those of the source.
     gene_symbols : str, optional
         Column of ``adata.var`` with the names to show, if `var_names` are identifiers.
-    figure : Figure or SubFigure, optional
-        Figure to draw on; by default a new one.
 
     Returns
     -------
@@ -328,9 +319,9 @@ def _draw_bars(fit: Fit, top: dict[int, Any], change: Array, figure: Any) -> Any
         ax.tick_params(axis="y", length=0, labelsize="x-small")
         ax.tick_params(axis="x", length=2, labelsize="x-small")
         ax.locator_params(axis="x", nbins=3)
-        ax.set_title(fit.factor_labels[k], loc="left", fontsize="small", color=INK)
+        caption(ax, title=fit.factor_labels[k], size="small")
     for ax in panels[-PANELS_PER_ROW:]:  # those without another below
-        ax.set_xlabel("log2 fold change", fontsize="x-small", color=INK)
+        caption(ax, "log2 fold change", size="x-small")
     return figure
 
 

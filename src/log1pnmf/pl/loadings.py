@@ -22,6 +22,7 @@ from log1pnmf.fitting.fit import sample_shares
 from .canvas import (
     INK,
     axes_or_new,
+    caption,
     chosen_factors,
     color_bar,
     colors_in,
@@ -36,7 +37,6 @@ from .canvas import (
     need_factors,
     panels_in,
     result_in,
-    set_title,
     stacked_pixels,
     tidy,
 )
@@ -80,8 +80,6 @@ def embedding(
         Number of panels in a row.
     size : float, optional
         Size of the points, in square points; by default it depends on their number.
-    figure : Figure or SubFigure, optional
-        Figure to draw on; by default a new one.
 
     Returns
     -------
@@ -118,7 +116,7 @@ def embedding(
         shades = LinearSegmentedColormap.from_list("factor", [ABSENT, colors[k]])
         limits = {"vmin": 0.0, "vmax": max(float(values.max()), 1e-300)}
         ax.scatter(*places[order].T, c=values[order], cmap=shades, rasterized=True, **limits, **style)
-        ax.set_title(f"{section} {fit.factor_labels[k]}".strip(), loc="left", fontsize="small", color=INK)
+        caption(ax, title=f"{section} {fit.factor_labels[k]}".strip(), size="small")
         ax.set_aspect("equal", adjustable="datalim")
         ax.axis("off")
     return figure
@@ -184,8 +182,6 @@ def usage(
         Name of the fit in an AnnData.
     level : float
         Differences with an adjusted p-value up to this level are drawn filled, others open.
-    figure : Figure or SubFigure, optional
-        Figure to draw on; by default a new one.
 
     Returns
     -------
@@ -237,7 +233,7 @@ def _means(ax: Axes, table: Mapping[str, Any], about: Mapping[str, Any], names: 
                 dots = np.asarray(about["means"])[units == name, k]
                 ax.scatter(dots, np.full(len(dots), y), s=13, color=color, alpha=0.55, linewidths=0)
     ax.set_xlim(left=0.0)
-    ax.set_xlabel("mean loading", color=INK, fontsize="small")
+    caption(ax, "mean loading", size="small")
     place_above = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "ncols": 4}
     ax.legend(frameon=False, fontsize="small", labelcolor=INK, **place_above)
 
@@ -267,8 +263,7 @@ def _differences(
     ax.axvline(0.0, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
     is_slope = "reference" not in table
     what = f"slope on {groups[0]}" if is_slope else f"difference to {np.asarray(table['reference'])[0]}"
-    label = f"{what}, 95% interval\n(filled: adjusted p at most {level:g})"
-    ax.set_xlabel(label, color=INK, fontsize="small")
+    caption(ax, f"{what}, 95% interval\n(filled: adjusted p at most {level:g})", size="small")
 
 
 def _usage_of(source: Any, key: str | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -334,8 +329,6 @@ def structure(
         Whether to draw the legend of the factors.
     title : str, optional
         Title; by default the name of the fit, such as "c = 1".
-    ax : Axes, optional
-        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -370,8 +363,8 @@ def structure(
         values, unit = sample_shares(fit.loadings, fit.factors), "share of the signal"
     ax = axes_or_new(ax, (9.0, 2.9))
     draw_structure(ax, values[arrangement.order][:, chosen], arrangement, used)
-    ax.set_ylabel(unit, fontsize="small", color=INK)
-    set_title(ax, title, name_of(fit))
+    caption(ax, y=unit, size="small")
+    caption(ax, title=name_of(fit) if title is None else title)
     if legend:
         factor_legend(ax, [fit.factor_labels[k] for k in chosen], used)
     name_groups(ax, arrangement, groupby)
@@ -409,7 +402,7 @@ def name_groups(ax: Axes, arrangement: Arrangement, groupby: Any = None) -> None
         ax.set_xticks(ticks, texts)
         ax.tick_params(axis="x", length=0)
         called = groupby if isinstance(groupby, str) else getattr(groupby, "name", None) or "groupby"
-        ax.set_xlabel(f"{called} (samples in its order)", fontsize="small", color=INK)
+        caption(ax, f"{called} (samples in its order)", size="small")
     elif any(names):
         label_below(ax, names, places.mean(axis=1))
 
@@ -444,8 +437,6 @@ def loadings_by_group(
         Name of the fit in an AnnData.
     title : str, optional
         Title; by default the name of the fit.
-    ax : Axes, optional
-        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -469,5 +460,5 @@ def loadings_by_group(
     counts = zip(groups.names, groups.sizes.tolist(), strict=True)
     ax.set_yticks(range(len(groups.names)), [f"{name} ({size:,})" for name, size in counts])
     color_bar(image, "mean loading")
-    set_title(ax, title, name_of(fit))
+    caption(ax, title=name_of(fit) if title is None else title)
     return ax

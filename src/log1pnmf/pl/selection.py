@@ -23,7 +23,7 @@ from log1pnmf.fitting.fit import SWEEP, Fit, c_name
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.summary import levelled
 
-from .canvas import INK, axes_or_new, drawing, figure_or_new, fit_to_draw, name_of, result_in, tidy
+from .canvas import INK, axes_or_new, caption, drawing, figure_or_new, fit_to_draw, name_of, result_in, tidy
 
 # ---------- curves: the objective by iteration, and what changes with c
 
@@ -55,8 +55,6 @@ def convergence(
         What the horizontal axis shows.
     names : sequence of str, optional
         Names of the sources; by default their values of c.
-    ax : Axes, optional
-        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -92,8 +90,7 @@ def convergence(
         ax.plot(np.asarray(fit.history[x])[rows], np.where(gap > 0.0, gap, np.nan), label=label, **style)
     tidy(ax)
     ax.set_yscale("log")
-    ax.set_xlabel(x, color=INK)
-    ax.set_ylabel("objective above the best", color=INK)
+    caption(ax, x, "objective above the best")
     ax.legend(frameon=False, fontsize="small", labelcolor=INK)
     return ax
 
@@ -132,8 +129,6 @@ def sweep(
     measures : sequence of str
         Columns to draw, one panel each: any of "factor_correlation", "sparsity_loadings", "sparsity_factors",
         "log_likelihood", "deviance_explained".
-    figure : Figure or SubFigure, optional
-        Figure to draw on; by default a new one.
 
     Returns
     -------
@@ -156,7 +151,7 @@ def sweep(
     order = np.argsort(c, kind="stable")
     for ax, measure, color in zip(panels, measures, distinct_colors(len(measures)), strict=True):
         _draw_across_c(ax, c[order], columns[measure][order], color)
-        ax.set_title(MEASURES.get(measure, measure), loc="left", fontsize="small", color=INK)
+        caption(ax, title=MEASURES.get(measure, measure), size="small")
     return figure
 
 
@@ -194,7 +189,7 @@ def _draw_across_c(ax: Axes, c: Array, values: Array, color: str) -> None:
     ax.xaxis.set_major_locator(FixedLocator(list(ticks)))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xticklabels(list(ticks.values()))
-    ax.set_xlabel("c", color=INK, fontsize="small")
+    caption(ax, "c", size="small")
     ax.margins(x=0.08, y=0.12)
 
 
@@ -234,8 +229,6 @@ def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> An
     ----------
     found : Relation
         Result of `log1pnmf.analysis.relate`.
-    figure : Figure or SubFigure, optional
-        Figure to draw on; by default a new one.
 
     Returns
     -------
@@ -307,8 +300,6 @@ def select(
         Parameter on the horizontal axis; by default the first of them of which several values were compared.
     key : str, optional
         Name of the selection in an AnnData, if `key_added` was given.
-    figure : Figure or SubFigure, optional
-        Figure to draw on; by default a new one.
 
     Returns
     -------
@@ -346,7 +337,7 @@ def select(
     if stable:
         _draw_paths(panels[1], table, judgement.simplest, over, "stability")
         panels[1].set_ylim(min(0.0, float(np.nanmin(table["stability"]))) - 0.05, 1.08)
-        panels[1].set_ylabel("stability over seeds", color=INK, fontsize="small")
+        caption(panels[1], y="stability over seeds", size="small")
     for ax in panels:
         tidy(ax)
     if over == "n_components":
@@ -354,10 +345,9 @@ def select(
     else:
         values = np.unique(table[over])
         panels[-1].set_xticks(range(len(values)), [_short_value(value) for value in values])
-    panels[-1].set_xlabel(AXES[over], color=INK, fontsize="small")
+    caption(panels[-1], AXES[over], size="small")
     panels[0].legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    title = "\n".join(textwrap.wrap(judgement.headline, WIDTH))
-    panels[0].set_title(title, loc="left", fontsize="medium", fontweight="normal", color=INK)
+    caption(panels[0], title="\n".join(textwrap.wrap(judgement.headline, WIDTH)))
     return figure
 
 
@@ -408,7 +398,7 @@ def _scale_differences(ax: Axes, table: Mapping[str, Any]) -> None:
         ax.set_yscale("symlog", linthresh=near, linscale=1.2)
     ax.yaxis.set_major_formatter(lambda value, _: _short_number(value))
     ax.axhline(0.0, color=INK, linewidth=0.8, linestyle=":")
-    ax.set_ylabel("held-out log-likelihood,\ndifference to the best", color=INK, fontsize="small")
+    caption(ax, y="held-out log-likelihood,\ndifference to the best", size="small")
 
 
 def _short_number(value: float) -> str:
