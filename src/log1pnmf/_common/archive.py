@@ -85,10 +85,9 @@ def replacing(path: StrPath) -> Iterator[BinaryIO]:
 
 @contextmanager
 def building(path: StrPath, *, force: bool = False) -> Iterator[Path]:
-    """Return a temporary place for a file or folder of that name, which is moved to `path` if all goes well.
+    """Yield a temporary place for a file or folder, which is moved to `path` if all goes well.
 
-    Whatever goes wrong leaves `path` as it was. Where something is replaced, it is moved aside first and
-    removed last.
+    Whatever goes wrong leaves `path` as it was; only a killed process leaves its ``.<random>.tmp``.
     """
     place = check_place(path, force=force)
     aside = place.with_name(f".{secrets.token_hex(8)}.tmp")
@@ -134,10 +133,7 @@ def _move_to_free(temporary: Path, place: Path) -> None:
 
 @contextmanager
 def claimed(path: StrPath) -> Iterator[Path]:
-    """Lock a folder for this process until the end of the block; make the folder if there is none.
-
-    One that was made here and is still empty in the end is removed.
-    """
+    """Lock a folder for this process; make it if there is none, and then remove it if it stays empty."""
     place = check_place(path, force=True)
     made = True
     try:
@@ -202,22 +198,7 @@ READERS = {
 
 
 def write_archive(path: StrPath, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
-    """Write arrays and metadata to one file, whole or not at all.
-
-    They go to a temporary file, which is then flushed to the disk and renamed. Whatever happens before that
-    leaves what was at `path` as it was. Only a killed process leaves its temporary folder behind
-    (``.<random>.tmp``), which is never read.
-
-    `metadata`: strings, numbers, booleans, None, lists and dicts of them; ``metadata["kind"]`` says what the
-    file holds. Tuples become lists. "format", "format_version", "package_version" and "arrays" are filled in.
-
-    >>> import tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), "example.npz")
-    >>> write_archive(path, {"x": np.arange(3.0)}, {"kind": "example", "c": float("inf")})
-    >>> arrays, metadata = read_archive(path, kind="example")
-    >>> arrays["x"], metadata["c"]
-    (array([0., 1., 2.]), inf)
-    """
+    """Write arrays and metadata (as JSON, with the "kind" of content) to one file, whole or not at all."""
     own = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -241,12 +222,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_archive(path: StrPath, kind: str | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read what `write_archive` wrote.
-
-    Nothing in a file is trusted: no pickle, no compressed members (so that nothing is larger than the file
-    says it is), checksums before contents, and every array has to fill its member exactly before memory is
-    set aside for it.
-    """
+    """Read what `write_archive` wrote; nothing in the file is trusted (docs/architecture.md)."""
     target = real_path(path)
     if target.exists() and not target.is_file():
         raise ValueError(f"{os.fspath(path)} is not a file; pass the file that was saved")

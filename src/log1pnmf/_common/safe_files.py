@@ -62,11 +62,7 @@ def free_memory() -> float:
 
 
 def parse_memory(memory: str | float) -> float:
-    """Return bytes from "4GB", "500 MB", "1.5GiB" or a number.
-
-    >>> parse_memory("4GB"), parse_memory("1 MiB")
-    (4000000000.0, 1048576.0)
-    """
+    """Return bytes from "4GB", "500 MB", "1.5GiB" or a number."""
     size = 0.0 if isinstance(memory, str | bool) else float(memory)
     if isinstance(memory, str):
         match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([kmgt]?)(i?)b?\s*", memory.lower())
@@ -78,15 +74,7 @@ def parse_memory(memory: str | float) -> float:
 
 
 class MemoryLimit:
-    """The memory that reading a file may take: `max_memory`, or what is free and plausible for its size.
-
-    >>> import tempfile
-    >>> with tempfile.NamedTemporaryFile() as file:
-    ...     limit = MemoryLimit(file.name, "1GB")
-    >>> limit.check(10**12)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    log1pnmf._common.safe_files.BadFileError: ... has 0 bytes, but would take 1,000,000,000,000 bytes of ...
-    """
+    """The memory that reading a file may take: `max_memory`, or what is free and plausible for its size."""
 
     def __init__(self, path: StrPath, max_memory: str | float | None = None) -> None:
         self.path, self.trusted = os.fspath(path), max_memory is not None
@@ -131,14 +119,10 @@ def parse_json(content: str | bytes, source: StrPath) -> Any:
         raise BadFileError(
             f"{os.fspath(source)} is damaged: no valid JSON ({error}); get another copy of it"
         ) from error
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [
-            inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
-        ]
+    level: list[Any] = [[value]]
+    for _ in range(DEEPEST + 1):
+        groups = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for group in groups for one in group if isinstance(one, dict | list)]
     if level:
         raise BadFileError(nested)
     return value
@@ -321,12 +305,12 @@ class Store:
 
     def members(self, name: str) -> list[str]:
         """Return the names in a group; none where it is not there."""
-        group = self.root if name == "/" else self._find(self.root, name)
+        group = self._find(self.root, name)
         return sorted(group) if isinstance(group, self._h5py.Group) else []
 
     def node(self, name: str, *, whole: bool = True) -> Any:
         """Return a group or array after checking everything below it; `whole`: all goes into memory."""
-        found = self.root if name == "/" else self._find(self.root, name)
+        found = self._find(self.root, name)
         if found is None:
             raise BadFileError(f"{self.limit.path} has no {name}; is it another kind of file?")
         size = self._declared(found, whole, (), self._walked if whole else set())
@@ -338,7 +322,7 @@ class Store:
 
     def _find(self, group: Any, name: str) -> Any:
         """Follow a path through the file itself; None where it ends."""
-        for part in name.split("/"):
+        for part in filter(None, name.split("/")):
             if not isinstance(group, self._h5py.Group) or not group.id.links.exists(part.encode()):
                 return None
             group = self._member(group, part)
@@ -657,17 +641,13 @@ def _zstd_size(head: bytes, where: str) -> int:
 
 
 def open_store(path: StrPath, limit: MemoryLimit) -> Store:
-    """Open an HDF5 file or a zarr folder for reading.
-
-    Nothing is returned that is not in the file itself: links, external storage, virtual datasets, references
-    to other places and codecs that are not known end with `BadFileError`.
-    """
+    """Open an HDF5 file or a zarr folder for reading; what leads out of it or could run code is refused."""
     check_regular(path)
-    if os.path.isdir(path):
-        check_folder(Path(path), limit)
-        return ZarrStore(open_zarr(path), limit)
-    h5py = require("h5py", package="anndata", purpose="reading HDF5 files")
-    return Store(h5py.File(path, "r"), limit)
+    if not os.path.isdir(path):
+        h5py = require("h5py", package="anndata", purpose="reading HDF5 files")
+        return Store(h5py.File(path, "r"), limit)
+    check_folder(Path(path), limit)
+    return ZarrStore(open_zarr(path), limit)
 
 
 def open_zarr(path: StrPath) -> Any:

@@ -28,17 +28,9 @@ from log1pnmf.cli import options as common
 from log1pnmf.counts.chunks import DEFAULT_MEMORY, open_counts
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import survey
-from log1pnmf.counts.read import (
-    Filtered,
-    created_store,
-    format_of,
-    opened,
-    read_columns,
-    read_whole,
-    write_annotated,
-)
+from log1pnmf.counts.read import Filtered, format_of, opened, read_columns, read_whole
 from log1pnmf.counts.text import CountTable
-from log1pnmf.counts.write import to_anndata
+from log1pnmf.counts.write import to_anndata, write_anndata
 from log1pnmf.fitting.callbacks import TimeLimit
 from log1pnmf.fitting.fit import Fit, Keys, c_name, sweep_key
 from log1pnmf.fitting.fit_counts import fit_log1p_nmf
@@ -106,8 +98,8 @@ def write_annotated_fits(
     for fit in fits:
         keys = Keys() if len(fits) == 1 else Keys(sweep_key(fit.c))
         write_fit(adata, keys, fit, selection)
-    with building(path, force=force) as temporary, created_store(temporary) as store:
-        write_annotated(store, adata)
+    with building(path, force=force) as temporary:
+        write_anndata(adata, temporary)
 
 
 def _annotated(filtered: Filtered, max_memory: str | None) -> Any:

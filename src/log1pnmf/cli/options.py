@@ -256,20 +256,7 @@ class SolverOptions:
 
 
 def unfolded(command: Callable[..., int]) -> Callable[..., int]:
-    """Show the fields of parameters that are dataclasses as options, and put them together for the command.
-
-    >>> @dataclass
-    ... class Size:
-    ...     width: int = 1
-    ...     height: int = 2
-    >>> def area(*, size: Size, times: int = 1) -> int:
-    ...     return times * size.width * size.height
-    >>> area.__annotations__ = {"size": Size, "times": int}
-    >>> signature(unfolded(area))
-    <Signature (*, width: int = 1, height: int = 2, times: int = 1) -> int>
-    >>> unfolded(area)(width=3, height=4, times=1)
-    12
-    """
+    """Show the fields of parameters that are dataclasses as options, and make the dataclasses of them."""
     hints = get_type_hints(command, include_extras=True)
     shown: list[Parameter] = []
     for parameter in signature(command).parameters.values():

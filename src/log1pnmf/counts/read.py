@@ -5,15 +5,12 @@ from __future__ import annotations
 import csv
 import math
 import os
-import signal
-import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -47,96 +44,6 @@ from .text import (
     read_text,
     rows_of,
 )
-
-# ---------- a place for HDF5 files that survives a full disk
-
-
-class Sink:
-    """A file whose writes never raise: it keeps the first error and ignores all later writes.
-
-    HDF5 crashes the process if a write fails while it closes a file.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.error: BaseException | None = None
-
-    def write(self, data: Any) -> int:
-        """Write all bytes; a file without a buffer may take only some at once."""
-        left = memoryview(data)
-        while left.nbytes and self.error is None:
-            try:
-                left = left[self._file.write(left) :]
-            except OSError as error:
-                self.error = error
-        return len(data)
-
-    def truncate(self, size: int) -> int:
-        """Set the length."""
-        try:
-            self._file.truncate(size)
-        except OSError as error:
-            self.error = self.error or error
-        return size
-
-    def flush(self) -> None:
-        """Do nothing: there is no buffer."""
-
-    def readinto(self, buffer: Any) -> int:
-        """Read bytes into memory; zeros where nothing is."""
-        view = memoryview(buffer)
-        n: int = self._file.readinto(view)  # type: ignore[attr-defined]
-        view[n:] = bytes(len(view) - n)
-        return len(view)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what else a file has: seek and tell."""
-        return getattr(self._file, name)
-
-
-@contextmanager
-def created_hdf5(path: Path) -> Iterator[Any]:
-    """Open a new HDF5 file; where it cannot be written to the end, there is one OSError."""
-    h5py = require("h5py", package="anndata", purpose="writing .h5ad files")
-    with open(path, "w+b", buffering=0) as file:
-        sink = Sink(file)
-        try:
-            with _not_inside(sink), h5py.File(sink, "w") as store:
-                yield store
-        except Exception:
-            if sink.error is None:
-                raise
-        if isinstance(sink.error, OSError):  # the error of HDF5 is only a consequence of it
-            raise OSError(sink.error.errno, sink.error.strerror, str(path)) from None
-        if sink.error is not None:
-            raise sink.error
-
-
-@contextmanager
-def _not_inside(sink: Sink) -> Iterator[None]:
-    """Keep signals from interrupting a method that HDF5 has called; they are raised when HDF5 is done."""
-    inside = {method.__code__ for method in vars(Sink).values() if hasattr(method, "__code__")}
-    handlers: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        found = {number: signal.getsignal(number) for number in signal.valid_signals()}
-        handlers = {number: handler for number, handler in found.items() if callable(handler)}
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        while frame is not None:
-            if frame.f_code in inside:
-                sink.error = sink.error or KeyboardInterrupt()
-                return
-            frame = frame.f_back
-        handlers[number](number, frame)
-
-    for number in handlers:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
 
 # ---------- NumPy's own files: .npy and .npz, never with pickle
 
@@ -205,13 +112,6 @@ def element_io() -> Any:
     return require("anndata.experimental", purpose="reading and writing AnnData")
 
 
-def write_annotated(store: Any, adata: Any) -> None:
-    """Write AnnData to an open store, without the mark of "no raw" that older versions cannot read."""
-    element_io().write_elem(store, "/", adata)
-    if adata.raw is None and "raw" in store:
-        del store["raw"]
-
-
 def read_anndata(path: Path, layer: str | None, limit: MemoryLimit) -> RawTable:
     """Read the layer asked for (without one, X or the counts that stand in for it), names and obs."""
     read = element_io().read_elem
@@ -271,18 +171,6 @@ def opened(path: Path, limit: MemoryLimit) -> Iterator[Store]:
     finally:
         if hasattr(store.root, "close"):
             store.root.close()
-
-
-@contextmanager
-def created_store(path: Path) -> Iterator[Any]:
-    """Open a new .h5ad file or, for any other ending, a new .zarr folder."""
-    if path.name.endswith(".h5ad"):
-        with created_hdf5(path) as file:
-            yield file
-    else:
-        zarr = require("zarr", purpose="writing .zarr folders")
-        # Version 2 of the layout is what every AnnData reads.
-        yield zarr.open_group(str(path), mode="w", zarr_format=2)
 
 
 # ---------- MatrixMarket files: .mtx, and the folders of 10x with names beside them
@@ -566,11 +454,7 @@ READERS: dict[str, Callable[[Path, MemoryLimit], RawTable]] = {
 
 
 def format_of(path: StrPath) -> str:
-    """Return the format of a file from its name; a folder is a .zarr, one of .txt files, or a 10x folder.
-
-    >>> format_of("counts.csv.gz")
-    'csv'
-    """
+    """Return the format of a file from its name; a folder is a .zarr, one of .txt files, or a 10x folder."""
     place = Path(path)
     name = place.name.lower()
     for ending in sorted(ENDINGS, key=len, reverse=True):

@@ -34,11 +34,7 @@ LEAST_WIDTH = 0.02  # of a group, as a part of the whole: few samples among thou
 
 
 def group_places(sizes: Sequence[int]) -> Array:
-    """Return places of groups on a line of length 1, start and stop, in proportion to sizes but never tiny.
-
-    >>> group_places([1, 3]).round(3).tolist()
-    [[0.0, 0.248], [0.256, 1.0]]
-    """
+    """Return start and stop of groups on a line of length 1, in proportion to sizes but never tiny."""
     counts = np.asarray(sizes, dtype=np.float64)
     least = min(LEAST_WIDTH, 0.5 / len(counts))
     gap = min(GAP, 0.25 / len(counts))
@@ -301,11 +297,7 @@ DROP = 0.05  # how far below the axes names start, in parts of its height, where
 
 
 def spread(wanted: ArrayLike, gap: float, bounds: tuple[float, float]) -> Array:
-    """Move ascending positions as little as possible so that they are a gap apart and inside the bounds.
-
-    >>> spread([1.0, 1.2, 5.0], 1.0, (0.0, 10.0)).tolist()
-    [0.6, 1.6, 5.0]
-    """
+    """Move ascending positions as little as possible so that they are a gap apart and inside the bounds."""
     positions = np.asarray(wanted, dtype=np.float64)
     n, (low, high) = len(positions), bounds
     if n > 1:

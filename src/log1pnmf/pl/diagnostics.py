@@ -16,21 +16,8 @@ from log1pnmf.analysis.metrics import FactorMatch, match_factors
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.summary import NOISES
 
-from .canvas import (
-    INK,
-    axes_or_new,
-    caption,
-    color_bar,
-    drawing,
-    figure_or_new,
-    fit_to_draw,
-    heat_map,
-    label_columns,
-    label_points,
-    name_of,
-    need_factors,
-    tidy,
-)
+from . import canvas
+from .canvas import INK, axes_or_new, caption, drawing, figure_or_new, fit_to_draw, tidy
 from .loadings import draw_structure, factor_legend, name_groups
 
 # ---------- two fits side by side, factors that correspond in the same colour
@@ -103,7 +90,7 @@ def compare(
         draw_structure(ax, fit.loadings[arrangement.order][:, own], arrangement, used)
         factor_legend(ax, [fit.factor_labels[k] for k in own], used)
         caption(ax, y="loading", size="small")
-        caption(ax, title=name_of(fit))
+        caption(ax, title=canvas.name_of(fit))
     _draw_similarity(similar, first, second, match)
     name_groups(lower, arrangement, groupby)
     return figure
@@ -119,8 +106,8 @@ def _compared(first: Fit, second: Fit, on: str) -> tuple[np.ndarray, np.ndarray]
         )
     if on == "loadings":
         return first.loadings, second.loadings
-    need_factors(first)
-    need_factors(second)
+    canvas.need_factors(first)
+    canvas.need_factors(second)
     return first.factors, second.factors
 
 
@@ -128,11 +115,11 @@ def _draw_similarity(ax: Any, first: Fit, second: Fit, match: FactorMatch) -> No
     """Draw the correlations of all pairs of factors, matched ones on the diagonal."""
     order, matched = match.order(), match.pairs[:, 0]
     rows = np.concatenate((matched, np.setdiff1d(np.arange(first.n_components), matched)))
-    image = heat_map(ax, match.matrix[np.ix_(rows, order)], cmap="RdBu_r", limits=(-1.0, 1.0))
-    label_columns(ax, [second.factor_labels[k] for k in order])
+    image = canvas.heat_map(ax, match.matrix[np.ix_(rows, order)], cmap="RdBu_r", limits=(-1.0, 1.0))
+    canvas.label_columns(ax, [second.factor_labels[k] for k in order])
     ax.set_yticks(range(len(rows)), [first.factor_labels[k] for k in rows])
-    caption(ax, name_of(second), name_of(first), size="small")
-    color_bar(image, "correlation")
+    caption(ax, canvas.name_of(second), canvas.name_of(first), size="small")
+    canvas.color_bar(image, "correlation")
 
 
 # ---------- plots of what a fit does not explain
@@ -230,7 +217,7 @@ def dispersion(found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None)
     ax.fill_between(x[order], *band, color=BAND, linewidth=0, zorder=0, label="95% around it, a priori")
     ax.legend(frameon=False, fontsize="small", labelcolor=INK)
     top = np.argsort(-y / trend, kind="stable")[:n_labels]
-    label_points(ax, [str(found.feature_names[j]) for j in index[top]], x[top], y[top])
+    canvas.label_points(ax, [str(found.feature_names[j]) for j in index[top]], x[top], y[top])
     return ax
 
 
@@ -247,7 +234,7 @@ def _draw_features(ax: Axes, found: Diagnostics, n_labels: int) -> None:
         title += f"; line 1 + {found.overdispersion:.2g} mean"
     top = np.argsort(-y, kind="stable")[:n_labels]
     caption(ax, "mean count", f"variance / {NOISES[found.noise]} variance", title)
-    label_points(ax, [str(found.feature_names[j]) for j in index[top]], x[top], y[top])
+    canvas.label_points(ax, [str(found.feature_names[j]) for j in index[top]], x[top], y[top])
 
 
 def _draw_samples(ax: Axes, found: Diagnostics, n_labels: int) -> None:
@@ -258,7 +245,7 @@ def _draw_samples(ax: Axes, found: Diagnostics, n_labels: int) -> None:
     ax.axhline(OUTLYING, color=INK, linewidth=0.8, linestyle=":")
     caption(ax, "sample", "deviance, robust z", f"samples: {len(outliers):,} outlying")
     named = outliers[:n_labels]
-    label_points(ax, [str(found.sample_names[i]) for i in named], named.astype(np.float64), y[named])
+    canvas.label_points(ax, [str(found.sample_names[i]) for i in named], named.astype(np.float64), y[named])
 
 
 def _scatter(ax: Axes, x: np.ndarray, y: np.ndarray, *, scale: str = "linear") -> None:

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -186,26 +186,6 @@ def write_report(
         # a name may hold half of a surrogate pair, which UTF-8 does not have
         file.write(page.encode("utf-8", errors="replace"))
     return Path(path)
-
-
-class ReportOptions(TypedDict, total=False):
-    """Keyword parameters of `write_report`, for functions that pass them on."""
-
-    counts: Any
-    title: str | None
-    sample_names: Any
-    feature_names: Any
-    gene_symbols: str | None
-    groupby: Any
-    group_name: str | None
-    source: str | None
-    command: str | None
-    filters: Sequence[str]
-    notes: Sequence[str]
-    date: str | None
-    n_jobs: int | None
-    evidence: Any
-    markers: Any
 
 
 def _render(inputs: ReportInput) -> str:
