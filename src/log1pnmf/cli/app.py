@@ -10,11 +10,10 @@ from typing import Annotated
 
 import typer
 
-from log1pnmf.cli import describe_environment
-
 from .console import INTERRUPTED, Screen, as_interrupts, explain
 from .convert import convert
 from .demo import demo
+from .environment import describe_environment
 from .findings import evidence, info, rename, report, transform, usage
 from .fit import fit, sweep
 from .select import select

@@ -24,11 +24,8 @@ from .run_folder import json_text, write_columns
 
 # ---------- ctrl-C and its like: what is finished is kept, and nothing half done is left
 
-INTERRUPTED = 130
-"""Exit code; typer makes it of every Ctrl-C that is not caught."""
-
-KEPT = -INTERRUPTED
-"""Returned by an interrupted command that has already printed what it kept."""
+INTERRUPTED = 130  # exit code; typer makes it of every Ctrl-C that is not caught
+KEPT = -INTERRUPTED  # returned by an interrupted command that has already printed what it kept
 
 # SIGTERM is how schedulers end a job, SIGHUP what a closed terminal sends; Windows has not all of them.
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]

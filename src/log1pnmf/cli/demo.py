@@ -13,7 +13,7 @@ from log1pnmf._common.checks import convergence_warning
 from log1pnmf.analysis.groups import Groups, group_means
 from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.cli import options as common
-from log1pnmf.datasets.cells import Dataset, pancreas
+from log1pnmf.datasets import Dataset, pancreas
 from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.fit_counts import fit_log1p_nmf
 from log1pnmf.fitting.ranking import ranking_of

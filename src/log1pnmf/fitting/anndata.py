@@ -22,11 +22,9 @@ from .settings import Settings
 
 # ---------- a fit inside an AnnData object, and back
 
-TEXT = "OTU"
-"""Kinds of arrays as which text comes back, from memory, zarr and h5ad."""
-
+TEXT = "OTU"  # kinds of arrays as which text comes back, from memory, zarr and h5ad
+# parts of a fit that are in `obsm`, `varm` and `var`; factors always have names here
 ELSEWHERE = ("loadings", "factors", "dispersion", "mask", "given_factor_names")
-"""Parts of a fit that are in `obsm`, `varm` and `var`; factors always have names here."""
 
 
 def is_annotated(source: object) -> bool:

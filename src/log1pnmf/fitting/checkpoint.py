@@ -36,8 +36,7 @@ from .solver import Iteration, Point
 
 KIND = "checkpoint"
 COUNTED = ("n_components", "n_init", "max_iter")
-SECONDS_BETWEEN = 30.0
-"""Between two writes of a checkpoint."""
+SECONDS_BETWEEN = 30.0  # between two writes of a checkpoint
 
 
 class CheckpointWriter:

@@ -20,8 +20,7 @@ from .ranking import ranking_of
 
 WHICH = ("empty", "mean")
 
-FEW = 100.0
-"""Total count up to which a droplet is taken to be empty."""
+FEW = 100.0  # total count up to which a droplet is taken to be empty
 
 
 def background(
@@ -72,8 +71,8 @@ def background(
 
 # ---------- whether size factors matter: totals are poor ones where factors change them
 
+# part of the variance of log(total / size) that factors have to explain, and how far apart they must be
 EXPLAINED, TIMES = 0.5, 1.5
-"""Part of the variance of log(total / size) that factors have to explain, and how far apart they must be."""
 
 
 def note_on_sizes(fit: Fit, counts: Counts) -> str | None:
@@ -99,14 +98,10 @@ def note_on_sizes(fit: Fit, counts: Counts) -> str | None:
 
 # ---------- a fit in words
 
-NOISES = {"poisson": "Poisson", "nb": "negative binomial"}
-"""Values of `noise` in words."""
-
+NOISES = {"poisson": "Poisson", "nb": "negative binomial"}  # values of `noise` in words
+# largest c at which parts are described as multiplying: most rates that tell features apart are larger
 MULTIPLY_UP_TO = 10.0
-"""Largest c at which parts are described as multiplying: most rates that tell features apart are larger."""
-
-ROUNDING = 1e-12
-"""Differences of objectives that are smaller than this part of them are none."""
+ROUNDING = 1e-12  # differences of objectives that are smaller than this part of them are none
 
 
 def summarize(fit: Fit, *, n_top: int = 8) -> str:

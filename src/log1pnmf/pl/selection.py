@@ -29,6 +29,7 @@ from .canvas import INK, axes_or_new, caption, drawing, figure_or_new, fit_to_dr
 
 Array = NDArray[np.float64]
 
+# columns of the table of a sweep, and how they are called in plots
 MEASURES = {
     "factor_correlation": "mean |Spearman| of factors",
     "sparsity_loadings": "sparsity of loadings",
@@ -36,8 +37,6 @@ MEASURES = {
     "log_likelihood": "log-likelihood",
     "deviance_explained": "deviance explained",
 }
-"""Columns of the table of a sweep, and how they are called in plots."""
-
 LINES = {"exact": "-", "adaptive": "-.", "approximate": "--"}  # by the likelihood that was fitted
 
 
