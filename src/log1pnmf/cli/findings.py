@@ -104,8 +104,7 @@ def usage(
         common.data(metavar="GROUP", help="Group to compare the others with.", show_default="the first"),
     ] = None,
     covariate: Annotated[
-        list[str] | None,
-        common.data(metavar="COLUMN", help="Covariate to adjust for; can be repeated."),
+        list[str] | None, common.data(metavar="COLUMN", help="Covariate to adjust for; can be repeated.")
     ] = None,
     as_groups: Annotated[
         bool, common.data("--as-groups", help="Numbers in the column of --groupby are names of groups.")

@@ -85,12 +85,7 @@ def _obs(path: Path, reading: Reading) -> tuple[np.ndarray, dict[str, np.ndarray
 
 
 def write_annotated_fits(
-    path: Path,
-    fits: Sequence[Fit],
-    filtered: Filtered,
-    *,
-    force: bool = False,
-    max_memory: str | None = None,
+    path: Path, fits: Sequence[Fit], filtered: Filtered, *, force: bool = False, max_memory: str | None = None
 ) -> None:
     """Write fits as `log1pnmf.tl` does: one under the usual keys, several under those of a sweep."""
     adata = _annotated(filtered, max_memory)
@@ -455,11 +450,7 @@ PATH = ["0.001,0.01,0.1,1,10,100,1000,inf"]
 
 @unfolded
 def sweep(
-    *,
-    file: common.CountFile,
-    components: common.Components,
-    c: common.Shifts = PATH,
-    options: RunOptions,
+    *, file: common.CountFile, components: common.Components, c: common.Shifts = PATH, options: RunOptions
 ) -> int:
     """Fit the model at several c and compare the fits.
 

@@ -130,8 +130,7 @@ def select(
     ] = HOLDOUTS[0],
     folds: Annotated[int, common.run(metavar="N", help="Number of folds.")] = N_FOLDS,
     seeds: Annotated[
-        int,
-        common.run(metavar="N", help="Random starts of each setting, to measure stability; 0 skips it."),
+        int, common.run(metavar="N", help="Random starts of each setting, to measure stability; 0 skips it.")
     ] = N_SEEDS,
     resume: Annotated[bool, common.run("--resume", help="Continue a comparison that was stopped.")] = False,
     output: common.Folder,

@@ -17,18 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from log1pnmf._common import safe_files
 from log1pnmf._common.archive import StrPath
 from log1pnmf._common.checks import check_number, check_whole, require
-from log1pnmf._common.safe_files import (
-    BadFileError,
-    MemoryLimit,
-    Store,
-    check_npz,
-    check_regular,
-    market_matrix,
-    npy_header,
-    open_store,
-)
+from log1pnmf._common.safe_files import BadFileError, MemoryLimit, Store, check_regular
 
 from .compress import SparseRows
 from .counts import Counts, holds_counts
@@ -54,7 +46,7 @@ COLUMN = "sample_columns."  # what the names of labels begin with
 def read_npy(path: Path, limit: MemoryLimit) -> RawTable:
     """Read an array."""
     with open(path, "rb") as file:
-        npy_header(file, path.stat().st_size, str(path))
+        safe_files.npy_header(file, path.stat().st_size, str(path))
         limit.check(path.stat().st_size)
         file.seek(0)
         return RawTable(np.load(file, allow_pickle=False))
@@ -66,7 +58,7 @@ def read_npz(path: Path, limit: MemoryLimit) -> RawTable:
     with open(path, "rb") as file:
         if file.read(6) == b"\x93NUMPY":
             raise BadFileError(f"{path} holds one array, not several; name it .npy")
-        check_npz(file, path, limit)
+        safe_files.check_npz(file, path, limit)
         with np.load(file, allow_pickle=False) as stored:
             return _from_archive(path, file, stored)
 
@@ -165,7 +157,7 @@ def read_whole(path: Path, limit: MemoryLimit) -> Any:
 @contextmanager
 def opened(path: Path, limit: MemoryLimit) -> Iterator[Store]:
     """Open a .h5ad file or a .zarr folder, and close it."""
-    store = open_store(path, limit)
+    store = safe_files.open_store(path, limit)
     try:
         yield store
     finally:
@@ -186,7 +178,7 @@ def read_market(path: Path, limit: MemoryLimit) -> RawTable:
     if path.name.endswith(MATRIX) and _beside(path, FEATURES) and _beside(path, BARCODES):
         return read_market_folder(path.parent, limit, path)
     return RawTable(
-        market_matrix(path, limit), notes=("a .mtx file has no names; rows were read as samples",)
+        safe_files.market_matrix(path, limit), notes=("a .mtx file has no names; rows were read as samples",)
     )
 
 
@@ -205,7 +197,7 @@ def read_market_folder(folder: Path, limit: MemoryLimit, matrix: Path | None = N
     if features is None or barcodes is None:
         missing = "features.tsv or genes.tsv" if features is None else "barcodes.tsv"
         raise BadFileError(f"{folder} has {matrix.name}, but no {missing} beside it; put it there")
-    counts, rows = market_matrix(matrix, limit), _table(features, limit)
+    counts, rows = safe_files.market_matrix(matrix, limit), _table(features, limit)
     names = [row[0] for row in _table(barcodes, limit)]
     if counts.shape != (len(rows), len(names)):
         raise BadFileError(

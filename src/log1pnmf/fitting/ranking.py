@@ -105,12 +105,7 @@ class Ranking:
 
 
 def rank_features(
-    loadings: Array,
-    factors: Array,
-    size_factors: Array,
-    link: ShiftedLog,
-    *,
-    dispersion: Array | None = None,
+    loadings: Array, factors: Array, size_factors: Array, link: ShiftedLog, *, dispersion: Array | None = None
 ) -> Ranking:
     """Rank features from loadings and factors on the link scale.
 

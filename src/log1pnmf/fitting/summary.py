@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -106,11 +106,15 @@ ROUNDING = 1e-12  # differences of objectives that are smaller than this part of
 
 def summarize(fit: Fit, *, n_top: int = 8) -> str:
     """Describe a fit in words: data, model, quality, factors and what is worth knowing."""
-    labels = fit.feature_labels
+    labels, data = fit.feature_labels, fit.data
+    counted = {
+        "non-zeros": f"{data.nnz:,} ({data.nnz / data.n_entries:.1%} of all entries)",
+        "total count": f"{data.total:,.0f}, {data.mean_total:,.1f} per sample",
+    }
     lines = [
         f"Log1pNMF: {len(fit.loadings):,} samples x {len(fit.factors):,} features, "
         f"{fit.n_components} factors, c = {c_name(fit.c)}",
-        *_section("Data", _data(fit)),
+        *_section("Data", counted.items()),
         *_section("Model", model_facts(fit)),
         *_section("Fit", quality_facts(fit)),
         "",
@@ -129,12 +133,10 @@ def summarize(fit: Fit, *, n_top: int = 8) -> str:
 
 
 def levelled(history: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Take the steps out of the objective that it makes where the problem is renewed.
+    """Return which iterations are no updates of the problem, and the objective there without their steps.
 
-    A renewal looks at the point of the row before it once more, so the step is known; all that was before is
-    moved by it. The end is as it is. What a renewal of dispersions or other parameters gains in
-    log-likelihood is no such step and stays; what their renewed prior costs is one, and what other zeros that
-    are visited change.
+    An update evaluates the point before it once more, so its step is known, and all earlier values move by
+    it. Gains in log-likelihood from updated parameters stay; changes of their prior and of zeros do not.
     """
     objective, loss = (np.asarray(history[name], dtype=np.float64) for name in ("objective", "loss"))
     renewed = np.isnan(np.asarray(history["relative_change"], dtype=np.float64))
@@ -168,7 +170,7 @@ def last_gain(fit: Fit) -> float | None:
     return float(objective[-2] - objective[-1]) if len(objective) > 1 else None
 
 
-def _section(title: str, rows: Iterator[tuple[str, str]]) -> list[str]:
+def _section(title: str, rows: Iterable[tuple[str, str]]) -> list[str]:
     return ["", title, *(f"  {name:<16}{text}" for name, text in rows)]
 
 
@@ -186,21 +188,11 @@ def _batches(fit: Fit, most: int = 12, n_features: int = 4) -> Iterator[str]:
         yield f"  and {batches.n_batches - most} more"
 
 
-def _data(fit: Fit) -> Iterator[tuple[str, str]]:
-    data = fit.data
-    yield "non-zeros", f"{data.nnz:,} ({data.nnz / data.n_entries:.1%} of all entries)"
-    yield "total count", f"{data.total:,.0f}, {data.mean_total:,.1f} per sample"
-
-
 def link_in_words(c: float) -> str:
     """Describe what the link means for how factors combine.
 
-    >>> link_in_words(float("inf"))
-    'parts add up'
-    >>> link_in_words(1.0)
-    'parts multiply'
-    >>> link_in_words(1000.0)
-    'parts add up below a rate of 1,000 and multiply above'
+    >>> link_in_words(float("inf")), link_in_words(1.0), link_in_words(1000.0)
+    ('parts add up', 'parts multiply', 'parts add up below a rate of 1,000 and multiply above')
     """
     if np.isinf(c):
         return "parts add up"

@@ -13,7 +13,7 @@ their means are given in a condensed form (`MeanSpectrum`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -173,7 +173,7 @@ class _Gammas:
         terms = zip(of_all, of_counts, gammas, strict=True)
         return Expansion(*(one + own - np.bincount(feature, some.data * a, m) for one, own, a in terms))
 
-    def _sums(self, phi: Array, which: Which) -> tuple[Sequence[Array], Sequence[Array]]:
+    def _sums(self, phi: Array, which: Which) -> tuple[Iterable[Array], Iterable[Array]]:
         """Sum ``log(1 + x)``, ``p = x / (1 + x)`` and ``p**2``, with ``x = phi mean``, over all samples.
 
         And, weighed by the counts, ``log(1 + x)``, ``p`` and ``p (1 - p)``.
@@ -218,7 +218,7 @@ class _Condensed(_Gammas):
 
     spectrum: MeanSpectrum
 
-    def _sums(self, phi: Array, which: Which) -> tuple[Sequence[Array], Sequence[Array]]:
+    def _sums(self, phi: Array, which: Which) -> tuple[Iterable[Array], Iterable[Array]]:
         nodes = self._nodes.of(which)
         x = nodes.spread(phi) * nodes.means
         log, part = np.log1p(x), x / (1.0 + x)
@@ -246,7 +246,7 @@ class _Likelihood(_Gammas):
     model: Problem
     loadings: Array
 
-    def _sums(self, phi: Array, which: Which) -> tuple[Sequence[Array], Sequence[Array]]:
+    def _sums(self, phi: Array, which: Which) -> tuple[Iterable[Array], Iterable[Array]]:
         sums = np.zeros((6, len(which)))
         for block in self._blocks(len(which)):
             x = self._x(phi[block], which[block])
@@ -347,10 +347,7 @@ class MeanSpectrum:
     def plus(self, other: MeanSpectrum) -> MeanSpectrum:
         """Return new sums over the samples of both."""
         return MeanSpectrum(
-            self.low,
-            self.entries + other.entries,
-            self.counted + other.counted,
-            self.n_free + other.n_free,
+            self.low, self.entries + other.entries, self.counted + other.counted, self.n_free + other.n_free
         )
 
     def nodes(self) -> Nodes:

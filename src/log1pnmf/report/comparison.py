@@ -13,15 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import plural
+from log1pnmf.analysis import metrics
 from log1pnmf.analysis.groups import Groups, group_means
-from log1pnmf.analysis.metrics import (
-    dominant_factor,
-    effective_factors,
-    factor_correlation,
-    hoyer,
-    match_factors,
-    shares,
-)
 from log1pnmf.fitting.fit import Fit
 
 from .factors import served_groups
@@ -49,7 +42,7 @@ def same_factors(
     # for every two fits: how many factors are nearly the same, of how many, and their lowest correlation
     shared: dict[tuple[int, int], tuple[int, int, float]] = {}
     for a, b in combinations(range(min(len(fits), MOST_FITS)), 2):
-        found = match_factors(fits[a].loadings, fits[b].loadings).similarity
+        found = metrics.match_factors(fits[a].loadings, fits[b].loadings).similarity
         close = found[found >= SAME]
         larger = max(fits[a].n_components, fits[b].n_components)
         shared[a, b] = len(close), larger, float(close.min(initial=1.0))
@@ -129,7 +122,7 @@ def compare(
     page has already stated that their factors are nearly the same.
     """
     first, second = (fits[i] for i in which)
-    match = match_factors(first.loadings, second.loadings)
+    match = metrics.match_factors(first.loadings, second.loadings)
     finite, additive = ([one, *_other_starts(one, fits)] for one in (first, second))
     measures = _measure_both(finite, additive, groups)
     headline, paragraphs = verdict(
@@ -177,11 +170,11 @@ def _measure_both(finite: Sequence[Fit], additive: Sequence[Fit], groups: Groups
 
 def _measured(one: Fit, groups: Groups | None) -> dict[str, tuple[str, float]]:
     """Return meaning and value of every measure of a fit, by name."""
-    share = shares(one)
+    share = metrics.shares(one)
     return (_measured_groups(one, groups) if groups is not None else {}) | {
         "Factors per sample": (
             "effective number (exp of the entropy of a sample's shares of the signal), mean over samples",
-            _mean_positive(effective_factors(share)),
+            _mean_positive(metrics.effective_factors(share)),
         ),
         "Share of the strongest factor": (
             "in the signal of a sample, mean over samples; 1 if every sample has a single factor",
@@ -189,15 +182,15 @@ def _measured(one: Fit, groups: Groups | None) -> dict[str, tuple[str, float]]:
         ),
         "Correlation of factors": (
             "mean absolute Spearman correlation between the weights of two factors",
-            factor_correlation(one.factors),
+            metrics.factor_correlation(one.factors),
         ),
         "Sparsity of factors": (
             "Hoyer, mean over factors; 1 if a factor is a single feature",
-            float(hoyer(one.factors).mean()),
+            float(metrics.hoyer(one.factors).mean()),
         ),
         "Sparsity of loadings": (
             "Hoyer, mean over factors; 1 if a single sample has the factor",
-            float(hoyer(one.loadings).mean()),
+            float(metrics.hoyer(one.loadings).mean()),
         ),
     }
 
@@ -207,7 +200,7 @@ def _measured_groups(one: Fit, groups: Groups) -> dict[str, tuple[str, float]]:
 
     mean = group_means(one.loadings, groups)
     served = [len(served_groups(column, groups.names)) for column in mean.T]
-    agreement = adjusted_mutual_info_score(groups.codes, dominant_factor(one).astype(str))
+    agreement = adjusted_mutual_info_score(groups.codes, metrics.dominant_factor(one).astype(str))
     return {
         "Groups that use a factor": (
             "mean loading at least half of the highest group's; mean over factors",
@@ -216,7 +209,7 @@ def _measured_groups(one: Fit, groups: Groups) -> dict[str, tuple[str, float]]:
         "Factors used by one group": ("and by no other", served.count(1)),
         "Groups per factor": (
             "effective number (exp of the entropy of mean loadings by group), mean over factors",
-            _mean_positive(effective_factors(mean.T)),
+            _mean_positive(metrics.effective_factors(mean.T)),
         ),
         "Strongest factor predicts the group": (
             "adjusted mutual information of group and strongest factor that not all samples share; "
