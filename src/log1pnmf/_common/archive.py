@@ -102,7 +102,15 @@ def building(path: StrPath, *, force: bool = False) -> Iterator[Path]:
 def _move(temporary: Path, place: Path, *, force: bool) -> None:
     """Move something to its place; without `force` only if nothing has appeared there meanwhile."""
     if not force:
-        _move_to_free(temporary, place)
+        try:  # the system refuses to replace a folder, and to link over a file
+            (os.rename if temporary.is_dir() else os.link)(temporary, place)
+        except OSError as error:
+            if place.exists():
+                raise FileExistsError(
+                    f"{place} was made by someone else in the meantime and is not replaced; choose another "
+                    "name"
+                ) from error
+            os.rename(temporary, place)  # a file system without links
     elif not place.exists() or (place.is_file() and temporary.is_file()):
         os.replace(temporary, place)
     else:
@@ -114,21 +122,6 @@ def _move(temporary: Path, place: Path, *, force: bool) -> None:
             os.rename(old, place)
             raise
         remove(old)
-
-
-def _move_to_free(temporary: Path, place: Path) -> None:
-    """Move without replacing anything: the system refuses to replace a folder, and to link over a file."""
-    try:
-        if temporary.is_dir():
-            os.rename(temporary, place)
-        else:
-            os.link(temporary, place)
-    except OSError as error:
-        if place.exists():
-            raise FileExistsError(
-                f"{place} was made by someone else in the meantime and is not replaced; choose another name"
-            ) from error
-        os.rename(temporary, place)  # a file system without links
 
 
 @contextmanager
@@ -385,8 +378,15 @@ def from_tree(kind: Any, tree: Any, place: str = "") -> Any:
 def _leaf(name: str, origin: Any, inner: tuple[Any, ...], tree: Any) -> Any:
     """Return an array, a tuple, a dict or a plain value of an annotated type."""
     if origin in (np.ndarray, NDArray):  # from NumPy 2.5 on NDArray is an alias with the dtype alone
+        _check_type(name, tree, np.ndarray)
         dtype = inner[-1] if inner else Any
-        return _array_of(name, tree, next(iter(get_args(dtype)), dtype))
+        dtype = next(iter(get_args(dtype)), dtype)
+        if dtype is np.object_ and tree.dtype.kind == "U":  # text
+            return tree.astype(object)
+        if dtype is not Any and tree.dtype != dtype:
+            wanted = "text" if dtype is np.object_ else np.dtype(dtype)
+            raise ValueError(f"{name} must be {wanted}, got {tree.dtype} of shape {tree.shape}")
+        return tree
     if origin is tuple:
         tree = tree.tolist() if isinstance(tree, np.ndarray) else tree
         _check_type(name, tree, list)
@@ -409,17 +409,6 @@ def _kept(kind: Any) -> list[Field[Any]]:
 def _check_type(name: str, value: Any, kind: type) -> None:
     if not isinstance(value, kind):
         raise ValueError(f"{name} must be a {kind.__name__}, got {value!r:.100}")
-
-
-def _array_of(name: str, array: Any, dtype: Any) -> np.ndarray:
-    """Return an array whose elements have the annotated type; text as objects, where those are annotated."""
-    _check_type(name, array, np.ndarray)
-    if dtype is np.object_ and array.dtype.kind == "U":
-        return array.astype(object)
-    if dtype is not Any and array.dtype != dtype:
-        wanted = "text" if dtype is np.object_ else np.dtype(dtype)
-        raise ValueError(f"{name} must be {wanted}, got {array.dtype} of shape {array.shape}")
-    return array
 
 
 def split_arrays(tree: Mapping[str, Any], before: str = "") -> tuple[dict[str, np.ndarray], dict[str, Any]]:

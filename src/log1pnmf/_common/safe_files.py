@@ -19,6 +19,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import product
 from math import ceil, prod
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -103,9 +104,6 @@ class MemoryLimit:
         longest = max(map(len, values), default=0)
         self.claim(4 * longest * len(values))
         return np.array(values, dtype=f"U{max(longest, 1)}")
-
-
-# ---------- JSON
 
 
 def parse_json(content: str | bytes, source: StrPath) -> Any:
@@ -293,12 +291,19 @@ READ = (*NAMING, *SHAPES, "encoding-type", "encoding-version", "ordered", "h5spa
 class Store:
     """An open HDF5 file, of which only checked parts are returned."""
 
-    def __init__(self, root: Any, limit: MemoryLimit) -> None:
-        self.root, self.limit = root, limit
+    def __init__(self, path: StrPath, limit: MemoryLimit) -> None:
         self._h5py = require("h5py", package="anndata", purpose="reading HDF5 files")
+        self.root, self.limit = self._h5py.File(path, "r"), limit
         self._seen: set[int] = set()
         self._walked: set[int] = set()  # nodes whose size was claimed
         self._referring: list[Any] = []
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if hasattr(self.root, "close"):  # zarr has nothing to close
+            self.root.close()
 
     def __contains__(self, name: str) -> bool:
         return self._find(self.root, name) is not None
@@ -315,7 +320,14 @@ class Store:
             raise BadFileError(f"{self.limit.path} has no {name}; is it another kind of file?")
         size = self._declared(found, whole, (), self._walked if whole else set())
         self.limit.claim(size) if whole else self.limit.check(size)
-        self._check_references()
+        # references to categories, as old files have them, must lead to what was checked
+        for one, attribute in product(self._referring, NAMING):
+            target = one.attrs.get(attribute)
+            refers = isinstance(target, self._h5py.Reference)
+            if refers and self._address(self.root[target]) not in self._seen:
+                raise BadFileError(
+                    f"{self.limit.path}: {attribute} of {one.name} leads elsewhere, which is not read"
+                )
         return found
 
     # ------------------------------------------------------------ links
@@ -373,17 +385,6 @@ class Store:
                 check_names(f"{self.limit.path}: {node.name}", names)
                 for one in names:
                     self._find(node if isinstance(node, self._h5py.Group) else node.parent, one)
-
-    def _check_references(self) -> None:
-        """Check references to categories, as old files have them: they must lead to what was checked."""
-        for node in self._referring:
-            for name in NAMING:
-                found = node.attrs.get(name)
-                refers = isinstance(found, self._h5py.Reference)
-                if refers and self._address(self.root[found]) not in self._seen:
-                    raise BadFileError(
-                        f"{self.limit.path}: {name} of {node.name} leads elsewhere, which is not read"
-                    )
 
     # ------------------------------------------------------------ data
 
@@ -491,8 +492,9 @@ SLACK = 1 << 16
 class ZarrStore(Store):
     """An open zarr group, of which only checked parts are returned."""
 
-    def __init__(self, root: Any, limit: MemoryLimit) -> None:
-        self.root, self.limit = root, limit
+    def __init__(self, path: StrPath, limit: MemoryLimit) -> None:
+        check_folder(Path(path), limit)
+        self.root, self.limit = open_zarr(path), limit
 
     def __contains__(self, name: str) -> bool:
         return name in self.root
@@ -560,15 +562,6 @@ class _Array:
         for place, _, names in os.walk(self.folder):
             yield from (Path(place, name) for name in names if name not in DESCRIPTIONS)
 
-    def check_chunks(self, most: int) -> None:
-        """Refuse chunks that unpack to more than they say: zarr would unpack them to their end."""
-        for file in self.chunk_files() if self.packing else ():
-            suspect = file.stat().st_size * LARGEST_CHUNK_RATIO > most
-            if suspect and self.unpacked(file, most) > (most if self.text else self.chunk + SLACK):
-                raise BadFileError(
-                    f"{self.folder} has a chunk that unpacks to more than it should: it is malicious"
-                )
-
     def unpacked(self, file: Path, most: int) -> int:
         """Return the bytes to which a chunk unpacks, or more than `most`."""
         if self.packing is None:
@@ -602,7 +595,13 @@ def check_folder(folder: Path, limit: MemoryLimit) -> None:
                 for key in NAMING:
                     check_names(place, texts(attributes.get(key, ())))
     for array in _arrays(folder):
-        array.check_chunks(limit.size)
+        for file in array.chunk_files() if array.packing else ():  # zarr would unpack them to their end
+            suspect = file.stat().st_size * LARGEST_CHUNK_RATIO > limit.size
+            most = limit.size if array.text else array.chunk + SLACK
+            if suspect and array.unpacked(file, limit.size) > most:
+                raise BadFileError(
+                    f"{array.folder} has a chunk that unpacks to more than it should: it is malicious"
+                )
 
 
 def _description(file: Path) -> dict[str, Any]:
@@ -643,11 +642,7 @@ def _zstd_size(head: bytes, where: str) -> int:
 def open_store(path: StrPath, limit: MemoryLimit) -> Store:
     """Open an HDF5 file or a zarr folder for reading; what leads out of it or could run code is refused."""
     check_regular(path)
-    if not os.path.isdir(path):
-        h5py = require("h5py", package="anndata", purpose="reading HDF5 files")
-        return Store(h5py.File(path, "r"), limit)
-    check_folder(Path(path), limit)
-    return ZarrStore(open_zarr(path), limit)
+    return (ZarrStore if os.path.isdir(path) else Store)(path, limit)
 
 
 def open_zarr(path: StrPath) -> Any:

@@ -126,11 +126,7 @@ class Screen:
 
 
 def printable(text: object) -> str:
-    r"""Show control characters instead of sending them to the terminal, which may obey them.
-
-    >>> print(printable("gene\x1b[2J"))
-    gene\x1b[2J
-    """
+    """Show control characters instead of sending them to the terminal, which may obey them."""
     return CONTROL.sub(lambda found: ascii(found[0])[1:-1], str(text))
 
 

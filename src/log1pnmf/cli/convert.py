@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import typer
 
 from log1pnmf._common.archive import archive_kind, building, check_place
 from log1pnmf._common.safe_files import BadFileError
@@ -27,18 +26,16 @@ def convert(
     *,
     source: Annotated[
         Path,
-        typer.Argument(
+        common.argument(
             metavar="FROM",
             help="Counts, the folder of a run, a model (.npz), or a folder with a fit of R's log1pNMF.",
-            show_default=False,
         ),
     ],
     target: Annotated[
         Path,
-        typer.Argument(
+        common.argument(
             metavar="TO",
             help="Counts: the ending sets the format (none: a 10x folder). A fit: a folder for R, or .npz.",
-            show_default=False,
         ),
     ],
     opening: OpenOptions,

@@ -20,7 +20,7 @@ import typer
 from log1pnmf._common.archive import building, check_place, from_tree, to_tree
 from log1pnmf._common.checks import plural, require, versions
 from log1pnmf._common.progress import Passes
-from log1pnmf._common.safe_files import BadFileError, MemoryLimit, parse_memory
+from log1pnmf._common.safe_files import BadFileError, MemoryLimit, open_store, parse_memory
 from log1pnmf.analysis.batches import confounded_groups
 from log1pnmf.analysis.metrics import deviance_explained, factor_correlation, hoyer
 from log1pnmf.analysis.sweep import along_path, fits_along
@@ -28,7 +28,7 @@ from log1pnmf.cli import options as common
 from log1pnmf.counts.chunks import DEFAULT_MEMORY, open_counts
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import survey
-from log1pnmf.counts.read import Filtered, format_of, opened, read_columns, read_whole
+from log1pnmf.counts.read import Filtered, format_of, read_columns, read_whole
 from log1pnmf.counts.text import CountTable
 from log1pnmf.counts.write import to_anndata, write_anndata
 from log1pnmf.fitting.callbacks import TimeLimit
@@ -72,7 +72,7 @@ def read_streamed(path: Path, reading: Reading, scheduler: str | None, screen: S
 def _obs(path: Path, reading: Reading) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Read names and labels of the samples."""
     try:
-        with opened(path, MemoryLimit(path, reading.max_memory)) as store:
+        with open_store(path, MemoryLimit(path, reading.max_memory)) as store:
             names, labels = read_columns(store)
     except (BadFileError, ImportError, PermissionError):
         raise
@@ -199,7 +199,13 @@ class RunPlan:
 def carry_out(plan: RunPlan) -> int:
     """Read, fit, write and report what was done."""
     options, screen = plan.options, Screen(json=plan.options.json)
-    _check_places(plan)
+    target = options.write_h5ad
+    if target is not None:
+        if target.suffix not in (".h5ad", ".zarr"):
+            raise ValueError(f"--write-h5ad must end with .h5ad or .zarr, got {target}")
+        check_place(target, force=options.force)
+    if plan.resume is not None and not plan.resume.exists():
+        raise FileNotFoundError(f"--resume {plan.resume} does not exist; leave it out for a new fit")
     with claimed_for_run(options.output, force=options.force) as folder:
         if plan.parameters.get("engine") == "streaming":
             filtered = read_streamed(plan.file, options.reading, plan.scheduler, screen)
@@ -248,17 +254,6 @@ def _after_the_fits(plan: RunPlan, filtered: Filtered, screen: Screen, done: Run
     return problems
 
 
-def _check_places(plan: RunPlan) -> None:
-    """Refuse what cannot be written, before the data are read."""
-    target = plan.options.write_h5ad
-    if target is not None:
-        if target.suffix not in (".h5ad", ".zarr"):
-            raise ValueError(f"--write-h5ad must end with .h5ad or .zarr, got {target}")
-        check_place(target, force=plan.options.force)
-    if plan.resume is not None and not plan.resume.exists():
-        raise FileNotFoundError(f"--resume {plan.resume} does not exist; leave it out for a new fit")
-
-
 # ---------------------------------------------------------------- fitting
 
 
@@ -284,7 +279,7 @@ def _fit_all(plan: RunPlan, screen: Screen, done: RunWriter) -> None:
                 warnings.simplefilter("always")
                 fit = next(fits)
                 done.interrupted = fit.stopped == "interrupted"
-                fit, row = _examined(fit, done, plan.parameters["n_jobs"])
+                row = _measures(fit, done, plan.parameters["n_jobs"])
                 done.keep(fit, row)
                 done.finished = number == len(path) and not done.interrupted
                 _write(done)
@@ -308,20 +303,6 @@ def _write(done: RunWriter) -> None:
     done.interrupted = done.interrupted or bool(pressed)
 
 
-def _examined(fit: Fit, done: RunWriter, n_jobs: int | None) -> tuple[Fit, dict[str, Any]]:
-    """Measure a fit; where Ctrl-C is pressed meanwhile, only what takes no time."""
-    counts = done.table.counts
-    if not done.interrupted:
-        try:
-            explained, quick = math.nan, fit.link.is_identity or math.prod(counts.shape) <= LARGEST_EXACT
-            if quick and counts.in_memory:
-                explained = deviance_explained(fit, counts, n_jobs=n_jobs)
-            return fit, _measures(fit, explained)
-        except KeyboardInterrupt:
-            done.interrupted = True
-    return fit, _measures(fit, math.nan)
-
-
 def _notes(fit: Fit, warned: Sequence[str]) -> list[str]:
     """Return messages and warnings of a fit, without those that were printed with the data."""
     messages = [one_line(message) for message in fit.messages]
@@ -329,21 +310,31 @@ def _notes(fit: Fit, warned: Sequence[str]) -> list[str]:
     return told + [text for text in warned if not any(text.startswith(message) for message in messages)]
 
 
-def _measures(fit: Fit, explained: float) -> dict[str, Any]:
-    """Numbers of a fit, for tables, JSON and the screen."""
-    return {
-        "c": fit.c,
-        "log_likelihood": math.nan if fit.log_likelihood is None else fit.log_likelihood,
-        "deviance_explained": explained,
-        "factor_correlation": factor_correlation(fit.factors),
-        "sparsity_loadings": float(hoyer(fit.loadings).mean()),
-        "sparsity_factors": float(hoyer(fit.factors).mean()),
-        "n_iter": fit.n_iter,
-        "converged": fit.converged,
-        "kkt_residual": fit.kkt_residual,
-        "seconds": fit.seconds,
-        "likelihood": fit.settings.likelihood,
-    }
+def _measures(fit: Fit, done: RunWriter, n_jobs: int | None) -> dict[str, Any]:
+    """Return numbers of a fit; where Ctrl-C is pressed meanwhile, only what takes no time."""
+    counts, explained = done.table.counts, math.nan
+    quick = fit.link.is_identity or math.prod(counts.shape) <= LARGEST_EXACT
+    if quick and counts.in_memory and not done.interrupted:
+        try:
+            explained = deviance_explained(fit, counts, n_jobs=n_jobs)
+        except KeyboardInterrupt:
+            done.interrupted = True
+    with unbroken() as pressed:
+        row = {
+            "c": fit.c,
+            "log_likelihood": math.nan if fit.log_likelihood is None else fit.log_likelihood,
+            "deviance_explained": explained,
+            "factor_correlation": factor_correlation(fit.factors),
+            "sparsity_loadings": float(hoyer(fit.loadings).mean()),
+            "sparsity_factors": float(hoyer(fit.factors).mean()),
+            "n_iter": fit.n_iter,
+            "converged": fit.converged,
+            "kkt_residual": fit.kkt_residual,
+            "seconds": fit.seconds,
+            "likelihood": fit.settings.likelihood,
+        }
+    done.interrupted = done.interrupted or bool(pressed)
+    return row
 
 
 # ---------------------------------------------------------------- telling
@@ -408,9 +399,6 @@ def _record(plan: RunPlan, filtered: Filtered) -> RunRecord:
     )
 
 
-# ---------- log1pnmf fit: counts in, factors and a report out
-
-
 @unfolded
 def fit(
     *,
@@ -442,8 +430,6 @@ def fit(
     parameters = options.solver.parameters(components, noise=options.noise, engine=engine, **more)
     return carry_out(RunPlan(file, options, values, parameters, scheduler=scheduler, resume=resume))
 
-
-# ---------- log1pnmf sweep: one data set along c, each fit starting from the one before
 
 PATH = ["0.001,0.01,0.1,1,10,100,1000,inf"]
 

@@ -28,17 +28,17 @@ from .console import Screen
 model, data, run, output = (
     partial(typer.Option, rich_help_panel=panel) for panel in ("Model", "Data", "Run", "Output")
 )
+argument = partial(typer.Argument, show_default=False)
 
 CountFile = Annotated[
     Path,
-    typer.Argument(
+    argument(
         metavar="FILE",
         help="Counts: .h5ad, .zarr, 10x .h5 or folder, .mtx(.gz), .csv/.tsv(.gz), .npz, .npy; "
         "or a folder of .txt files.",
-        show_default=False,
     ),
 ]
-RunPlace = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.", show_default=False)]
+RunPlace = Annotated[Path, argument(metavar="RUN", help="Folder of a run.")]
 
 Components = Annotated[int, model("-k", "--components", metavar="K", help="Number of factors.")]
 Shifts = Annotated[

@@ -96,9 +96,6 @@ def _files(folder: Path, found: Selection, asked: Mapping[str, Any]) -> dict[str
     return {SELECT_RECORD: write_record, TABLE: write_settings, PICTURE: draw}
 
 
-# ---------- log1pnmf select: how many factors, and which c
-
-
 @unfolded
 def select(
     *,
@@ -191,7 +188,13 @@ def select(
         screen.say(("wrote ", "green"), (str(output), "bold"), f" ({written})")
         for name, why in problems.items():
             screen.error(f"{name} was not written: {why}")
-        _tell_next(found, file, screen, batch)
+        setting = found.judgement.setting
+        if setting is not None:
+            penalty = f" --set l1={setting.l1:g}" if setting.l1 else ""
+            kind = f" --noise {setting.noise}" if setting.noise != Settings.noise else ""
+            chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}{kind}"
+            column = "" if batch is None else f" --batch {batch}"
+            screen.say(f"then: log1pnmf fit {file} {chosen}{column} -o FOLDER")
     screen.result({"output": str(output), **_as_record(found), "finished": finished})
     if not finished:
         screen.error(f"interrupted: the same command with --resume goes on in {output}")
@@ -215,13 +218,3 @@ def _tell(found: Selection, screen: Screen) -> None:
     screen.say((judgement.headline, "bold green" if judgement.setting is not None else "bold yellow"))
     for reason in judgement.reasons:
         screen.say(f"  {reason}")
-
-
-def _tell_next(found: Selection, file: Path, screen: Screen, batch: str | None) -> None:
-    setting = found.judgement.setting
-    if setting is not None:
-        penalty = f" --set l1={setting.l1:g}" if setting.l1 else ""
-        noise = f" --noise {setting.noise}" if setting.noise != Settings.noise else ""
-        column = "" if batch is None else f" --batch {batch}"
-        chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}{noise}{column}"
-        screen.say(f"then: log1pnmf fit {file} {chosen} -o FOLDER")

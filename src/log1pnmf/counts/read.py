@@ -7,8 +7,7 @@ import math
 import os
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,7 +19,7 @@ from scipy import sparse
 from log1pnmf._common import safe_files
 from log1pnmf._common.archive import StrPath
 from log1pnmf._common.checks import check_number, check_whole, require
-from log1pnmf._common.safe_files import BadFileError, MemoryLimit, Store, check_regular
+from log1pnmf._common.safe_files import BadFileError, MemoryLimit, Store, check_regular, open_store
 
 from .compress import SparseRows
 from .counts import Counts, holds_counts
@@ -108,7 +107,7 @@ def read_anndata(path: Path, layer: str | None, limit: MemoryLimit) -> RawTable:
     """Read the layer asked for (without one, X or the counts that stand in for it), names and obs."""
     read = element_io().read_elem
     notes: tuple[str, ...] = ()
-    with opened(path, limit) as store:
+    with open_store(path, limit) as store:
         if "obs" not in store or "var" not in store:
             raise BadFileError(f"{path} holds no AnnData: obs or var is missing; is it another kind of file?")
         layers, raw = store.members("layers"), ["raw"] if "raw/X" in store else []
@@ -149,20 +148,9 @@ def _labels(series: Any, limit: MemoryLimit) -> np.ndarray:
 def read_whole(path: Path, limit: MemoryLimit) -> Any:
     """Read everything that is in an AnnData file; all of it is checked before."""
     anndata = require("anndata", purpose="reading AnnData")
-    with opened(path, limit) as store:
+    with open_store(path, limit) as store:
         group = store.node("/")
         return anndata.read_zarr(group) if path.is_dir() else anndata.read_h5ad(path)
-
-
-@contextmanager
-def opened(path: Path, limit: MemoryLimit) -> Iterator[Store]:
-    """Open a .h5ad file or a .zarr folder, and close it."""
-    store = safe_files.open_store(path, limit)
-    try:
-        yield store
-    finally:
-        if hasattr(store.root, "close"):
-            store.root.close()
 
 
 # ---------- MatrixMarket files: .mtx, and the folders of 10x with names beside them
@@ -254,7 +242,7 @@ PARTS = ("data", "indices", "indptr", "shape", "barcodes")
 
 def read_tenx_h5(path: Path, genome: str | None, limit: MemoryLimit) -> RawTable:
     """Read a feature-barcode matrix; cells become rows."""
-    with opened(path, limit) as store:
+    with open_store(path, limit) as store:
         name = _place(path, store, genome)
         missing = [part for part in PARTS if f"{name}/{part}" not in store]
         if missing:
@@ -294,9 +282,6 @@ def _place(path: Path, store: Store, genome: str | None) -> str:
 
 def _strings(dataset: Any) -> list[str]:
     return [str(one, "utf-8") if isinstance(one, bytes) else str(one) for one in np.asarray(dataset[:])]
-
-
-# ---------- sets of features, such as gene sets: files in the form GMT
 
 
 def read_sets(path: str | os.PathLike[str]) -> dict[str, list[str]]:
@@ -419,21 +404,10 @@ def filter_table(
 
 # ---------- one door for every kind of file: read_table
 
-ENDINGS = {
-    ".h5ad": "h5ad",
-    ".zarr": "zarr",
-    ".h5": "10x h5",
-    ".mtx": "mtx",
-    ".mtx.gz": "mtx",
-    ".csv": "csv",
-    ".csv.gz": "csv",
-    ".tsv": "tsv",
-    ".tsv.gz": "tsv",
-    ".txt": "tsv",
-    ".txt.gz": "tsv",
-    ".npz": "npz",
-    ".npy": "npy",
-}
+TEXTS = {".mtx": "mtx", ".csv": "csv", ".tsv": "tsv", ".txt": "tsv"}
+ENDINGS = {".h5ad": "h5ad", ".zarr": "zarr", ".h5": "10x h5"}
+ENDINGS |= {ending + packed: kind for ending, kind in TEXTS.items() for packed in ("", ".gz")}
+ENDINGS |= {".npz": "npz", ".npy": "npy"}
 
 READERS: dict[str, Callable[[Path, MemoryLimit], RawTable]] = {
     "mtx": read_market,

@@ -105,7 +105,8 @@ def _write_folder(table: CountTable, path: Path) -> None:
     path.mkdir()
     n, m = table.shape
     features, samples = numbered(table.feature_names, m), numbered(table.sample_names, n)
-    _write_market(whole_numbers(table.counts.to_scipy()).T, path / "matrix.mtx.gz")
+    with _bytes(path / "matrix.mtx.gz") as file:
+        write_market(whole_numbers(table.counts.to_scipy()).T, file)
     for file_name, names in (("barcodes.tsv.gz", samples), ("features.tsv.gz", features)):
         with _text(path / file_name) as file:
             for name in names:
@@ -114,12 +115,17 @@ def _write_folder(table: CountTable, path: Path) -> None:
                 file.write(f"{name}\n" if names is samples else f"{name}\t{name}\t{EXPRESSION}\n")
 
 
-def _write_market(matrix: Any, path: Path) -> None:
+def write_market(matrix: Any, file: Any) -> None:
+    """Write a sparse matrix as MatrixMarket, with all digits."""
     entries = sparse.coo_array(matrix)
-    if entries.dtype.kind == "f":  # SciPy writes float32 with so many digits wrongly
+    if entries.dtype.kind == "f":  # of float32 SciPy 1.17 writes NUL bytes, at which its reader crashes
         entries = entries.astype(np.float64)
+    scipy.io.mmwrite(file, entries, precision=17, symmetry="general")
+
+
+def _write_mtx(table: CountTable, path: Path) -> None:
     with _bytes(path) as file:
-        scipy.io.mmwrite(file, entries, precision=17, symmetry="general")
+        write_market(whole_numbers(table.counts.to_scipy()), file)
 
 
 def _write_text(table: CountTable, path: Path) -> None:
@@ -206,7 +212,7 @@ def _text(path: Path) -> Iterator[TextIO]:
 WRITERS: dict[str, Callable[[CountTable, Path], None]] = {
     "npz": _write_npz,
     "npy": _write_npy,
-    "mtx": lambda table, path: _write_market(whole_numbers(table.counts.to_scipy()), path),
+    "mtx": _write_mtx,
     "10x folder": _write_folder,
     "csv": _write_text,
     "tsv": _write_text,

@@ -206,7 +206,7 @@ def model_facts(fit: Fit) -> Iterator[tuple[str, str]]:
     settings = fit.settings
     formula = "rate" if fit.link.is_identity else f"{fit.link.alpha:g} * log(1 + rate / {c_name(fit.c)})"
     yield "link", f"{link_in_words(fit.c)}: {formula.removeprefix('1 * ')} = sum of the factors"
-    yield "noise", noise_in_words(fit)
+    yield "noise", _noise(fit)
     about = f" (zeros_tol {settings.zeros_tol:g})" if settings.likelihood == "adaptive" else ""
     yield "likelihood", settings.likelihood + about
     yield "size factors", str(settings.size_factors)
@@ -225,16 +225,14 @@ def model_facts(fit: Fit) -> Iterator[tuple[str, str]]:
     )
 
 
-def noise_in_words(fit: Fit) -> str:
+def _noise(fit: Fit) -> str:
     """Describe how counts scatter around their means, and how much."""
     if fit.dispersion is None:
         return NOISES["poisson"]
     kind = {"feature": "one for each feature", "shared": "the same for all features"}
     low, middle, high = np.quantile(fit.dispersion, (0.05, 0.5, 0.95))
-    text = f"{NOISES['nb']}, dispersion {kind.get(fit.settings.dispersion, 'given')}: "
-    return text + (
-        f"{middle:.3g}" if low == high else f"{middle:.3g} (median; 90% in {low:.3g} to {high:.3g})"
-    )
+    spread = "" if low == high else f" (median; 90% in {low:.3g} to {high:.3g})"
+    return f"{NOISES['nb']}, dispersion {kind.get(fit.settings.dispersion, 'given')}: {middle:.3g}{spread}"
 
 
 def _known(fit: Fit) -> str:

@@ -103,9 +103,6 @@ def mixture_for(c: float) -> Mixture:
     return MIXTURES[1.0] if c <= 10**1.5 else MIXTURES[math.inf]
 
 
-# ---------- counts
-
-
 @dataclass(frozen=True, eq=False)
 class Simulated:
     """Counts, and the truth behind them.

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.isotonic import isotonic_regression
 
 from log1pnmf._common.checks import require
-from log1pnmf.fitting.anndata import as_fit, fitted_samples, is_annotated
+from log1pnmf.fitting.anndata import as_fit, fitted_samples, is_annotated, stored
 from log1pnmf.fitting.fit import DataFacts, Fit, Keys, factor_number
 from log1pnmf.fitting.settings import Settings
 
@@ -89,23 +89,13 @@ def _column_means(values: Array, columns: int) -> Array:
 
 
 def fit_to_draw(source: Any, *, key: str | None = None, feature_names: Any = None) -> Fit:
-    """Return the fit of a source; the largest loading of a factor is 1, unless its sample was dropped.
-
-    An AnnData object may hold less than a fit: features were dropped since, or only loadings are left, as
-    after `anndata.concat`. The fit then has no factors.
-    """
+    """Return the fit of a source, largest loadings 1; it has no factors if only loadings are left."""
     fit = _stored_fit(source, Keys(key)) if is_annotated(source) else as_fit(source, key=key)
     return fit.normalized("max").named(feature_names=feature_names)
 
 
 def _stored_fit(adata: Any, keys: Keys) -> Fit:
-    if keys.obsm not in adata.obsm:
-        found = ", ".join(map(repr, adata.obsm)) or "none"
-        raise KeyError(
-            f"adata.obsm has no {keys.obsm!r} (it has: {found}); "
-            "run log1pnmf.tl.log1p_nmf first, or pass the key it wrote to"
-        )
-    loadings = np.asarray(adata.obsm[keys.obsm], dtype=np.float64)
+    loadings = np.asarray(stored(adata, "obsm", keys.obsm), dtype=np.float64)
     if keys.varm not in adata.varm or keys.uns not in adata.uns:
         return fit_of_arrays(loadings, np.zeros((0, loadings.shape[1])))
     about, more = adata.uns[keys.uns], {}

@@ -206,15 +206,9 @@ def _ticks(c: Array, place: Array) -> dict[float, str]:
 
 def _break_axis(ax: Axes, at: float) -> None:
     """Draw two slanted strokes through the x axis."""
-    stroke: dict[str, Any] = {
-        "marker": [(-0.5, -1), (0.5, 1)],
-        "markersize": 7,
-        "linestyle": "none",
-        "mew": 1,
-    }
-    place: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False, "gid": "break"}
+    stroke: Any = {"marker": [(-0.5, -1), (0.5, 1)], "markersize": 7, "mew": 1, "color": INK, "gid": "break"}
     for shift in (-0.06, 0.06):
-        ax.plot([at + shift], [0.0], color=INK, **stroke, **place)
+        ax.plot([at + shift], [0.0], transform=ax.get_xaxis_transform(), clip_on=False, **stroke)
 
 
 # ---------- factors of several fits
@@ -274,15 +268,8 @@ def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> An
 AXES = {"n_components": "number of factors K", "c": "c", "l1": "penalty l1"}
 WIDTH = 70  # characters of a line of the title
 RED = "#d62728"
-BEST: dict[str, Any] = {"marker": "*", "s": 150, "color": RED, "edgecolors": "white", "zorder": 5}
-SIMPLEST: dict[str, Any] = {
-    "marker": "o",
-    "s": 190,
-    "facecolors": "none",
-    "edgecolors": RED,
-    "linewidths": 1.8,
-    "zorder": 4,
-}
+STAR: Any = {"marker": "*", "s": 150, "color": RED, "edgecolors": "white", "zorder": 5}
+RING: Any = {"marker": "o", "s": 190, "facecolors": "none", "edgecolors": RED, "linewidths": 1.8, "zorder": 4}
 
 
 @drawing
@@ -374,8 +361,8 @@ def _draw_paths(ax: Axes, table: Mapping[str, Any], simplest: Setting, over: str
         )
     chosen = np.all([table[name] == wanted for name, wanted in simplest.parameters.items()], axis=0)
     best, row = np.argmax(table["difference"]), np.argmax(chosen)
-    ax.scatter(place[best], table[value][best], label="best", **BEST)
-    ax.scatter(place[row], table[value][row], label="simplest within one SE", **SIMPLEST)
+    ax.scatter(place[best], table[value][best], label="best", **STAR)
+    ax.scatter(place[row], table[value][row], label="simplest within one SE", **RING)
 
 
 def _path_name(path: Mapping[str, Any], table: Mapping[str, Any]) -> str:

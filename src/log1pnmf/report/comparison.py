@@ -35,10 +35,7 @@ MOST_FITS = 20  # that are compared with each other
 def same_factors(
     fits: Sequence[Fit], labels: Sequence[str], skip: tuple[int, int] | None = None
 ) -> tuple[str, bool]:
-    """Describe which fits have nearly the same factors; also return whether all of them do.
-
-    `skip` is a pair that is described elsewhere.
-    """
+    """Describe which fits but the pair `skip` have nearly the same factors; return whether all do."""
     # for every two fits: how many factors are nearly the same, of how many, and their lowest correlation
     shared: dict[tuple[int, int], tuple[int, int, float]] = {}
     for a, b in combinations(range(min(len(fits), MOST_FITS)), 2):
@@ -86,10 +83,7 @@ class Measure:
 
     @property
     def direction(self) -> int:
-        """1 where it is clearly larger at finite c, -1 where it is clearly smaller, else 0.
-
-        Clear is what is beyond the differences between starts, where these are known.
-        """
+        """1 where it is larger at finite c by more than between starts, -1 where it is smaller, else 0."""
         apart, starts = self.finite - self.additive, self.between_starts or 0.0
         if abs(apart) <= max(LEAST, CLEARLY * max(abs(self.finite), abs(self.additive)), starts):
             return 0
@@ -116,10 +110,9 @@ def compare(
     groups: Groups | None = None,
     same_stated: bool = False,
 ) -> Comparison:
-    """Compare a fit at finite c with one at c = inf; `which` are their positions.
+    """Compare a fit at finite c with one at c = inf; others show how much measures change between starts.
 
-    Other fits with the same settings show how much measures change from start to start. `same_stated`: the
-    page has already stated that their factors are nearly the same.
+    `same_stated`: the page has already stated that the factors of the two are nearly the same.
     """
     first, second = (fits[i] for i in which)
     match = metrics.match_factors(first.loadings, second.loadings)
@@ -236,12 +229,7 @@ def verdict(
     n_factors: int,
     same_stated: bool = False,
 ) -> tuple[str, list[str]]:
-    """Return a headline and paragraphs that follow from the measures.
-
-    `similarity` has the correlation of the loadings of each matched pair, `n_factors` is that of the larger
-    fit. Where most factors are nearly the same in both fits, the headline starts with that, unless
-    `same_stated`.
-    """
+    """Return a headline and paragraphs that follow from the measures and from the similarity of factors."""
     by_name = {measure.name: measure for measure in measures}
     per_sample, strongest = by_name["Factors per sample"], by_name["Share of the strongest factor"]
     # 1 where samples clearly mix more factors at finite c, -1 at c = inf; 0 where the two measures disagree
