@@ -16,18 +16,10 @@ from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.report import document, write_report
 from log1pnmf.report import figures as structure
+from log1pnmf.report import inputs as words
 from log1pnmf.report.comparison import compare
 from log1pnmf.report.factors import served_groups
-from log1pnmf.report.inputs import (
-    MOST_GROUPS,
-    alike,
-    decimal,
-    enumerate_words,
-    groups_of,
-    keep_together,
-    percent,
-    significant,
-)
+from log1pnmf.report.inputs import MOST_GROUPS, groups_of
 
 
 class Reader(html.parser.HTMLParser):
@@ -431,11 +423,10 @@ def test_missing_folder_is_said_before_any_work(tmp_path, models):
 
 
 def test_numbers_and_words():
-    assert keep_together("at c = 1") == "at c\xa0=\xa01"
-    words = ["a", "b", "c", "d"]
-    assert [enumerate_words(words[:3]), enumerate_words(words, most=2)] == ["a, b and c", "a, b and 2 more"]
-    assert list(map(percent, (0.1808, 0.00042, 0.0, 0.9999))) == ["18.1%", "0.042%", "0%", "99.99%"]
-    assert [decimal(0.4567), decimal(np.nan)] == ["0.46", "–"]
-    assert [alike([5.25, 0.5]), alike([1930.0, 32.2])] == [["5.25", "0.50"], ["1,930", "32"]]
-    assert list(map(significant, (12345.6, 0.012345, 1.2e-7))) == ["12,346", "0.0123", "1.2e-07"]
+    assert words.keep_together("at c = 1") == "at c\xa0=\xa01"
+    assert [words.enumerate_words("abcd", most) for most in (4, 2)] == ["a, b, c and d", "a, b and 2 more"]
+    assert [*map(words.percent, (0.1808, 0.00042, 0.0, 0.9999))] == ["18.1%", "0.042%", "0%", "99.99%"]
+    assert [*map(words.decimal, (0.4567, np.nan))] == ["0.46", "–"]
+    assert [*map(words.alike, ([5.25, 0.5], [1930.0, 32.2]))] == [["5.25", "0.50"], ["1,930", "32"]]
+    assert [*map(words.significant, (12345.6, 0.012345, 1.2e-7))] == ["12,346", "0.0123", "1.2e-07"]
     assert served_groups(np.array([0.2, 0.9, 0.5]), ("a", "b", "c")) == ["b", "c"]
