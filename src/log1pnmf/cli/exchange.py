@@ -23,7 +23,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.write import whole_numbers, write_market
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import fit_log1p_nmf
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 Array = NDArray[np.float64]
 
