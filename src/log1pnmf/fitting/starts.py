@@ -3,11 +3,11 @@
 Which optimum is found depends on the start. No start has an entry from which the solver could not leave, rows
 and columns without counts are zero, and no two columns are alike.
 
-"auto" makes a few iterations from two starts at sparse cost, the non-negative SVD and a random one. Where both
-have the same factors, there is no more to find. Otherwise moves follow from the better one: a move puts random
-factors in the place of some, and iterates, so that what two factors shared can be told by one, and what one had
-mixed by two; the better of both is kept (`studies.starts`). Below c = 1 starts differ little and iterations are
-dear: it is the SVD.
+"auto" makes a few iterations from two starts at sparse cost, the non-negative SVD and a random one. Where
+both have the same factors, there is no more to find. Otherwise moves follow from the better one: a move
+puts random factors in the place of some, and iterates, so that what two factors shared can be told by one,
+and what one had mixed by two; the better of both is kept (`studies.starts`). Below c = 1 starts differ
+little and iterations are dear: it is the SVD.
 """
 
 from __future__ import annotations
