@@ -479,7 +479,7 @@ def _check_enough(counts: Counts, asked: Settings) -> None:
 def _finished(fit: Fit, run: Run, request: Request, engine: Engine, constraint: Constraint) -> Fit:
     """Return a fit with its messages, KKT residual and certificate, and warn where it is not converged."""
     settings, last, problem = fit.settings, run.last, engine.problem
-    messages = _about_data(problem.counts)
+    messages = _about_data(problem.counts) + ([] if engine.note is None else [engine.note])
     if run.start != settings.init:
         messages.append(f"init={settings.init!r} chose the start {run.start!r}")
     if fit.stopped != "interrupted":

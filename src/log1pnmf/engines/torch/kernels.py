@@ -814,6 +814,59 @@ def _dense_change(
     tl.store(growth_at + split * n + row, growth, mask=inside)
 
 
+# ---------- condensed means
+
+STRETCH, POINTS = 1 << 14, 256
+"""Entries of a row that a program takes, and those of a tile."""
+
+
+def binned_powers(place: Any, n_bins: int, n_powers: int, counts: tuple[Any, Any, Any] | None = None) -> Any:
+    """Sum powers of distances from the middle of a bin over the entries in it, rows x bins x powers.
+
+    Bins have width 1, and distances are from -1 to 1. The sums are over all entries of a row of `place`, or
+    over those with counts (where rows begin, columns, values), weighed by these.
+    """
+    (n, m), (low, high) = place.shape, (one.int() for one in place.aminmax(dim=1))
+    indptr, indices, values = (low, low, place) if counts is None else counts
+    stretches = triton.cdiv(m if counts is None else int(indptr.diff().max()), STRETCH)
+    out = place.new_zeros((n, max(1, stretches), n_bins, n_powers))
+    _binned_powers[out.shape[:2]](
+        place, m, low, high, indptr, indices, values, out, BINS=n_bins, POWERS=n_powers, STRETCH=STRETCH,
+        POINTS=POINTS, COUNTED=counts is not None, num_warps=4,
+    )  # fmt: skip
+    return out.sum(1)
+
+
+@triton.jit
+def _binned_powers(
+    place_at, m, low, high, indptr, indices, values, out_at, BINS: tl.constexpr, POWERS: tl.constexpr,
+    STRETCH: tl.constexpr, POINTS: tl.constexpr, COUNTED: tl.constexpr,
+):  # fmt: skip
+    row, stretch, k = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, POWERS)[None, :]
+    start, stop = row * 0, row * 0 + m
+    if COUNTED:
+        start, stop = tl.load(indptr + row), tl.load(indptr + row + 1)
+    start += stretch * STRETCH
+    stop = tl.minimum(stop, start + STRETCH)
+    out_at += (row * tl.num_programs(1) + stretch) * BINS * POWERS
+    for number in range(tl.load(low + row), tl.load(high + row) + 1):
+        sums = tl.zeros([POINTS, POWERS], dtype=tl.float64)
+        for at in range(start, stop, POINTS):
+            entry = at + tl.arange(0, POINTS)
+            there = entry < stop
+            column, weight = entry, there.to(tl.float64)
+            if COUNTED:
+                column = tl.load(indices + entry, mask=there, other=0)
+                weight = tl.load(values + entry, mask=there, other=0.0).to(tl.float64)
+            place = tl.load(place_at + row * m + column, mask=there, other=-1.0) - number
+            d = 2.0 * place - 1.0
+            weight = tl.where((place >= 0.0) & (place < 1.0), weight, 0.0)
+            d, weight = d[:, None], weight[:, None]
+            powers = tl.where(k % 2 == 1, d, 1.0) * tl.where(k // 2 % 2 == 1, d * d, 1.0)
+            sums += weight * powers * tl.where(k // 4 == 1, d * d * d * d, 1.0)
+        tl.store(out_at + number * POWERS + tl.arange(0, POWERS), tl.sum(sums, axis=0))
+
+
 # ---------- quadratic programs in a box, one for every row, several of them in one program
 
 SWEEPS = {torch.float32: (1e-9, 12), torch.float64: (1e-12, 20)}

@@ -15,6 +15,7 @@ import torch
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern
+from log1pnmf.model.dispersion import N_BINS, POWERS
 from log1pnmf.model.link import LARGEST_ETA
 from log1pnmf.model.zeros import (
     FLATTEST,
@@ -26,6 +27,7 @@ from log1pnmf.model.zeros import (
     surveyed_every,
 )
 
+from . import kernels
 from .rows import DENSE_BYTES, Block, DevicePattern, DeviceRows, Stored, TensorPattern
 
 RIDGE = 1e-9
@@ -71,7 +73,7 @@ class Zeros:
 
     def collect(self, caps: np.ndarray) -> tuple[Pattern, np.ndarray]:
         """See `Engine.collect_zeros`."""
-        limits = torch.as_tensor(caps, device=self.factors.device)[:, None]
+        limits = _as(caps, self.factors)[:, None]
         exposure, n_above, samples = [], [], []
         for at, eta in self._eta():
             t = self.exposure.at(at)
@@ -88,7 +90,7 @@ class Zeros:
         self, quadratics: np.ndarray, stored: DevicePattern | None, *, every: int = 1
     ) -> tuple[float, float]:
         """See `Engine.zero_errors`; of `every` so many samples one."""
-        a = torch.as_tensor(quadratics, device=self.factors.device)
+        a = _as(quadratics, self.factors)
         total = a.new_zeros(2)
         for at, eta in self._eta(stored, every=every):
             t = self.exposure.at(at, every)
@@ -97,6 +99,18 @@ class Zeros:
             total += torch.stack([off.sum(), off.abs_().sum()])
         signed, absolute = (self._share(every) * total).tolist()
         return signed, absolute
+
+    def spectrum(self, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return `entries` and `counted` of a `log1pnmf.model.dispersion.MeanSpectrum` with these bins."""
+        sums, begin = self.factors.new_zeros((2, len(self.factors), N_BINS, POWERS)), _as(low, self.factors)
+        for (block, _), own, at, eta in self._blocks(self.loadings.T):
+            means = self.noise.at(at).em(eta).mul_(self.exposure.at(at))
+            place = means.log_().sub_(begin[at, None]).clamp_(0.0, N_BINS - 1e-9)
+            sums[0, at] = kernels.binned_powers(place, N_BINS, POWERS)
+            counts = block.indptr[own.start : own.stop + 1], block.indices, block.values
+            sums[1, at] = kernels.binned_powers(place, N_BINS, POWERS, counts)
+        entries, counted = on_host(sums)
+        return entries, counted
 
     def _share(self, every: int) -> float:
         """How many samples one stands for, where of `every` so many one is evaluated."""
@@ -107,18 +121,25 @@ class Zeros:
 
         It is -1 where there is a count, or an exact zero.
         """
-        design = self.loadings[::every].T
+        for parts, own, at, eta in self._blocks(self.loadings[::every].T, stored):
+            for entries in parts:
+                if entries is not None:
+                    _leave_out(eta, entries, own.start, own.stop, every)
+            yield at, eta
+
+    def _blocks(self, design: Any, stored: DevicePattern | None = None) -> Iterator[tuple[Any, ...]]:
+        """Yield some features at a time: counts and exact zeros, where the features are in these, and eta."""
         size = max(1, DENSE_BYTES // (8 * max(1, design.shape[1])))
         for block in self.rows.blocks():
-            exact = None if stored is None else stored.of(block)
+            parts = block, None if stored is None else stored.of(block)
             for start in range(0, block.n_rows, size):
-                stop = min(start + size, block.n_rows)
-                at = slice(block.first + start, block.first + stop)
-                eta = self.factors[at] @ design
-                for entries in (block, exact):
-                    if entries is not None:
-                        _leave_out(eta, entries, start, stop, every)
-                yield at, eta
+                own = slice(start, min(start + size, block.n_rows))
+                at = slice(block.first + start, block.first + own.stop)
+                yield parts, own, at, self.factors[at] @ design
+
+
+def _as(array: np.ndarray, like: Any) -> Any:
+    return torch.as_tensor(array, device=like.device)
 
 
 def _leave_out(eta: Any, entries: Block | Stored, start: int, stop: int, every: int) -> None:
@@ -150,12 +171,13 @@ class Noise:
         """Return that of some features."""
         return self if self.dispersion is None else Noise(self.dispersion[features], self.identity)
 
-    def _em(self, eta: Any) -> Any:
+    def em(self, eta: Any) -> Any:
+        """Return the means over their exposures."""
         return eta if self.identity else eta.clamp(max=LARGEST_ETA).expm1_()
 
     def cost(self, eta: Any, exposure: Any) -> Any:
         """Return what zeros cost over t; any number beside zeros."""
-        em = self._em(eta)
+        em = self.em(eta)
         if self.dispersion is None:
             return em
         x = self.dispersion[:, None] * exposure * em
@@ -165,7 +187,7 @@ class Noise:
         """Return what is held against caps; it is negative beside zeros."""
         if self.dispersion is None:
             return eta
-        x = self.dispersion[:, None] * exposure * self._em(eta)
+        x = self.dispersion[:, None] * exposure * self.em(eta)
         return torch.where(eta >= 0.0, x if self.identity else torch.maximum(eta, x), -1.0)
 
     def survey(
