@@ -87,6 +87,8 @@ def test_condensed_means_are_those_of_the_compiled_engine(interpreter, kind, mon
     expected = NativeEngine(problem, 1).mean_spectrum(loadings, factors)
     for name in ("low", "entries", "counted", "n_free"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-9, atol=1e-9)
+    some = np.array([3, 0, 7]), np.array([1.0, 0.1, 10.0])
+    np.testing.assert_allclose(found.sums(*some[::-1]), expected.sums(*some[::-1]), rtol=1e-9)
 
 
 def test_the_default_call_converts_what_comes_from_a_card(interpreter, monkeypatch):

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import scipy
@@ -33,6 +33,7 @@ from .problem import Problem
 
 Array = NDArray[np.float64]
 Which = NDArray[np.intp]
+Triple: TypeAlias = tuple[Array, Array, Array]
 DispersionKind: TypeAlias = Literal["feature", "shared"]
 
 LOWEST, HIGHEST = 1e-8, 1e3
@@ -217,28 +218,18 @@ class _Condensed(_Gammas):
     spectrum: MeanSpectrum
 
     def __call__(self, theta: Array, which: Which) -> Expansion:
-        phi, nodes = np.exp(theta), self._nodes.of(which)
-        x = nodes.spread(phi) * nodes.means
-        log, part = np.log1p(x), x / (1.0 + x)
-        logs, parts = nodes.sums(log, nodes.entries), nodes.sums(part, nodes.entries)
-        squares = nodes.sums(part**2, nodes.entries)
-        value = logs / phi + nodes.sums(log, nodes.counted)
-        slope = (parts - logs) / phi + nodes.sums(part, nodes.counted)
-        bend = (logs - parts - squares) / phi + nodes.sums(part * (1.0 - part), nodes.counted)
+        phi = np.exp(theta)
+        (logs, parts, squares), counted = self.spectrum.sums(phi, which)
+        of_all = logs / phi, (parts - logs) / phi, (logs - parts - squares) / phi
+        value, slope, bend = (one + own for one, own in zip(of_all, counted, strict=True))
         return self._less_gammas(phi, which, (value, slope, bend))
 
     def _parts(self, phi: Array) -> tuple[Array, Array]:
-        nodes = self._nodes
-        x = nodes.spread(phi) * nodes.means
-        part = x / (1.0 + x)
-        return nodes.sums(part, nodes.entries), nodes.sums(part**2, nodes.entries)
+        _, parts, squares = self.spectrum.sums(phi, np.arange(len(phi)))[0]
+        return parts, squares
 
     def _n_free(self) -> float:
         return float(self.spectrum.n_free[0])
-
-    @cached_property
-    def _nodes(self) -> Nodes:
-        return self.spectrum.nodes()
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,12 +353,31 @@ class MeanSpectrum:
             self.n_free + other.n_free,
         )
 
-    def nodes(self) -> Nodes:
-        """Return the nodes of the bins that are not empty."""
+    def sums(self, phi: Array, which: Which) -> tuple[Triple, Triple]:
+        """Sum over the samples of some features, with ``x = phi mean`` and ``part = x / (1 + x)``.
+
+        Over all: ``log(1 + x)``, ``part`` and its square. Weighed by the counts: ``log(1 + x)``, ``part`` and
+        ``part (1 - part)``.
+        """
+        nodes = self._nodes.of(which)
+        x = nodes.spread(phi) * nodes.means
+        log, part = np.log1p(x), x / (1.0 + x)
+        entries = (nodes.sums(one, nodes.entries) for one in (log, part, part**2))
+        counted = (nodes.sums(one, nodes.counted) for one in (log, part, part * (1.0 - part)))
+        return cast(Triple, tuple(entries)), cast(Triple, tuple(counted))
+
+    @staticmethod
+    def quadrature() -> tuple[Array, Array]:
+        """Return the nodes of a bin, from 0 to 1, and what gives their weights from its sums of powers."""
         x = chebpts1(POWERS)
-        weights = np.linalg.inv(np.vander(x, POWERS, increasing=True))
+        return 0.5 * (1.0 + x), np.linalg.inv(np.vander(x, POWERS, increasing=True)).astype(np.float64)
+
+    @cached_property
+    def _nodes(self) -> Nodes:
+        """The nodes of the bins that are not empty."""
+        x, weights = self.quadrature()
         feature, number = np.nonzero(self.entries[:, :, 0])
-        means = np.exp((self.low[feature] + number)[:, None] + 0.5 * (1.0 + x))
+        means = np.exp((self.low[feature] + number)[:, None] + x)
         sides = (one[feature, number] @ weights for one in (self.entries, self.counted))
         lengths = np.bincount(feature, minlength=len(self.low))
         return Nodes(np.concatenate(([0], np.cumsum(lengths))), means, *sides)

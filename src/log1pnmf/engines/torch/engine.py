@@ -175,10 +175,7 @@ class TorchEngine(Engine):
         """Condense the means; see `Engine.mean_spectrum`."""
         if len(loadings) < FEWEST_SAMPLES:
             return None
-        low = MeanSpectrum.low_for(self.problem.counts.tally)
-        zeros = self._zeros(loadings, factors)
-        n_free = on_host(torch.count_nonzero(zeros.loadings)).astype(np.float64)
-        return MeanSpectrum(low, *zeros.spectrum(low), n_free.reshape(1))
+        return self._zeros(loadings, factors).spectrum(MeanSpectrum.low_for(self.problem.counts.tally))
 
     def batch_sums(self, loadings: Any, factors: Any) -> np.ndarray:
         """Sum means over batches, on the host where zeros have quadratics; see `Engine.batch_sums`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern
-from log1pnmf.model.dispersion import N_BINS, POWERS
+from log1pnmf.model.dispersion import N_BINS, POWERS, MeanSpectrum
 from log1pnmf.model.link import LARGEST_ETA
 from log1pnmf.model.zeros import (
     FLATTEST,
@@ -77,11 +78,11 @@ class Zeros:
         exposure, n_above, samples = [], [], []
         for at, eta in self._eta():
             t = self.exposure.at(at)
-            above = self.noise.at(at).measure(eta, t) > limits[at]
+            above = eta > self.noise.at(at).largest_eta(limits[at], t)
             n_above.append(above.sum(1))
             samples.append(torch.nonzero(above)[:, 1].int())
             others = torch.where((eta >= 0.0) & ~above, t, 0.0)
-            exposure.append(torch.stack([others.sum(1), (others * t).sum(1)], 1))
+            exposure.append(torch.stack([others.sum(1), torch.linalg.vector_norm(others, dim=1) ** 2], 1))
         indptr = np.concatenate(([0], np.cumsum(on_host(torch.cat(n_above))))).astype(np.int64)
         shape = (len(self.factors), len(self.loadings))
         return TensorPattern(shape, indptr, torch.cat(samples)), on_host(torch.cat(exposure))
@@ -100,8 +101,8 @@ class Zeros:
         signed, absolute = (self._share(every) * total).tolist()
         return signed, absolute
 
-    def spectrum(self, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return `entries` and `counted` of a `log1pnmf.model.dispersion.MeanSpectrum` with these bins."""
+    def spectrum(self, low: np.ndarray) -> DeviceSpectrum:
+        """Condense the means, given where the bins of every feature begin."""
         sums, begin = self.factors.new_zeros((2, len(self.factors), N_BINS, POWERS)), _as(low, self.factors)
         for (block, _), own, at, eta in self._blocks(self.loadings.T):
             means = self.noise.at(at).em(eta).mul_(self.exposure.at(at))
@@ -109,8 +110,8 @@ class Zeros:
             sums[0, at] = kernels.binned_powers(place, N_BINS, POWERS)
             counts = block.indptr[own.start : own.stop + 1], block.indices, block.values
             sums[1, at] = kernels.binned_powers(place, N_BINS, POWERS, counts)
-        entries, counted = on_host(sums)
-        return entries, counted
+        n_free = torch.count_nonzero(self.loadings).double().reshape(1)
+        return DeviceSpectrum(low, sums[0], sums[1], on_host(n_free))
 
     def _share(self, every: int) -> float:
         """How many samples one stands for, where of `every` so many one is evaluated."""
@@ -157,6 +158,28 @@ def _leave_out(eta: Any, entries: Block | Stored, start: int, stop: int, every: 
     eta[rows, columns] = -1.0 - eta[rows, columns]
 
 
+class DeviceSpectrum(MeanSpectrum):
+    """Condensed means whose sums are tensors of a device."""
+
+    @cached_property
+    def _nodes(self) -> Any:
+        """Means that stand for all, and their weights over all samples and by counts; features x nodes."""
+        x, weights = (_as(one, self.entries) for one in self.quadrature())
+        bins = torch.arange(N_BINS, device=x.device)[:, None] + x
+        means = _as(self.low, x)[:, None] + bins.flatten()
+        return means.exp(), *((one @ weights).flatten(1) for one in (self.entries, self.counted))
+
+    def sums(self, phi: np.ndarray, which: np.ndarray) -> Any:
+        """See `MeanSpectrum.sums`."""
+        means, entries, counted = (one[_as(which, one)] for one in self._nodes)
+        x = _as(phi, means)[:, None] * means
+        log, part = x.log1p(), x / (1.0 + x)
+        of_all = [(entries * one).sum(1) for one in (log, part, part**2)]
+        own = [(counted * one).sum(1) for one in (log, part, part * (1.0 - part))]
+        sums = on_host(torch.stack([*of_all, *own]))
+        return sums[:3], sums[3:]
+
+
 # ---------- what zeros cost with either noise, and the quadratics of some features
 
 
@@ -189,6 +212,13 @@ class Noise:
             return eta
         x = self.dispersion[:, None] * exposure * self.em(eta)
         return torch.where(eta >= 0.0, x if self.identity else torch.maximum(eta, x), -1.0)
+
+    def largest_eta(self, caps: Any, exposure: Any) -> Any:
+        """Return up to which eta the measure of a zero is below the cap of its feature."""
+        if self.dispersion is None:
+            return caps
+        em = caps / self.dispersion[:, None] / exposure
+        return em if self.identity else em.log1p_().minimum(caps)
 
     def survey(
         self, eta: Any, exposure: Any, caps: np.ndarray, *, straight: bool = False
