@@ -107,9 +107,9 @@ class Zeros:
         for (block, _), own, at, eta in self._blocks(self.loadings.T):
             means = self.noise.at(at).em(eta).mul_(self.exposure.at(at))
             place = means.log_().sub_(begin[at, None]).clamp_(0.0, N_BINS - 1e-9)
-            sums[0, at] = kernels.binned_powers(place, N_BINS, POWERS)
+            sums[0, at] = kernels.binned_powers(place, sums.shape[2:])
             counts = block.indptr[own.start : own.stop + 1], block.indices, block.values
-            sums[1, at] = kernels.binned_powers(place, N_BINS, POWERS, counts)
+            sums[1, at] = kernels.binned_powers(place, sums.shape[2:], counts)
         n_free = torch.count_nonzero(self.loadings).double().reshape(1)
         return DeviceSpectrum(low, sums[0], sums[1], on_host(n_free))
 
