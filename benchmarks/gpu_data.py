@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from log1pnmf.counts.compress import SparseRows
 from log1pnmf.counts.counts import Counts
-from log1pnmf.engines.torch.rows import TensorRows
 
 CASES = {
     "100k": {"n": 100_000, "m": 20_000, "K": 16, "density": 0.05},
@@ -42,6 +42,7 @@ def simulate(n, m, K, density, *, seed=0, device="cuda"):
         indices.append(at[:, 1].int())
         values.append(y[at[:, 0], at[:, 1]])
     indptr = np.concatenate(([0], np.cumsum(torch.cat(lengths).cpu().numpy()))).astype(np.int64)
-    counts = Counts(TensorRows((n, m), indptr, torch.cat(indices), torch.cat(values)).to_host())
+    entries = (torch.cat(one).cpu().numpy() for one in (indices, values))
+    counts = Counts(SparseRows((n, m), indptr, *entries))
     noise = [torch.rand(x.shape, generator=generator, device=device) + 0.5 for x in (L, F)]
     return counts, (L * noise[0]).double(), (F * noise[1]).double()

@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from log1pnmf import fit_log1p_nmf  # noqa: E402
+from log1pnmf._common.arrays import on_host  # noqa: E402
 from log1pnmf.counts.counts import Counts  # noqa: E402
 from log1pnmf.engines.torch import rows as torch_rows  # noqa: E402
 from log1pnmf.engines.torch.engine import TorchEngine  # noqa: E402
-from log1pnmf.engines.torch.rows import TensorCounts  # noqa: E402
 from log1pnmf.model.noise import ShiftedLog  # noqa: E402
 from log1pnmf.model.problem import Problem  # noqa: E402
 
@@ -31,28 +31,28 @@ def example(n_components=3):
     return Problem(Counts.from_any(y), np.ones(N), ShiftedLog(1.0)), loadings, factors
 
 
-def test_counts_leave_the_device_with_their_rows():
-    problem, loadings, factors = example()
-    before = len(torch_rows._UPLOADED_ROWS)
-    TorchEngine(problem, "cpu").collect_zeros(loadings, factors, np.ones(M))
-    assert len(torch_rows._UPLOADED_ROWS) == before + 1
-    del problem
-    gc.collect()
-    assert len(torch_rows._UPLOADED_ROWS) == before
-
-
-def test_counts_are_uploaded_once_and_leave_with_those_of_the_host():
-    counts = example()[0].counts
-    uploaded, before = TensorCounts.uploaded(counts, torch.device("cpu")), len(torch_rows._UPLOADED)
-    assert TensorCounts.uploaded(counts, torch.device("cpu")) is uploaded
-    assert uploaded.on_host() is counts
-    assert (uploaded.by_column.to_host().to_scipy() != counts.by_column.to_scipy()).nnz == 0
+@pytest.mark.parametrize("device", DEVICES)
+def test_counts_are_uploaded_once_and_leave_with_those_of_the_host(device, monkeypatch):
+    monkeypatch.setattr(torch_rows, "SORTED_ENTRIES", 100)
+    places = torch_rows._UPLOADED, torch_rows._UPLOADED_ROWS
+    (problem, loadings, factors), before = example(), [len(place) for place in places]
+    engine = TorchEngine(problem, device)
+    engine.collect_zeros(loadings, factors, np.ones(M))
+    counts, uploaded = problem.counts, engine.problem.counts
+    assert [len(place) for place in places] == [before[0] + 1, before[1] + 2]
+    assert TorchEngine(problem, device).problem.counts is uploaded
+    columns, expected = uploaded.by_column, counts.by_column
+    for name in ("indptr", "indices", "values"):
+        np.testing.assert_array_equal(on_host(getattr(columns, name)), getattr(expected, name))
+    np.testing.assert_allclose(columns.row_sums(), expected.row_sums())
+    for name in ("indptr", "values", "times"):
+        np.testing.assert_array_equal(getattr(uploaded.tally, name), getattr(counts.tally, name))
     assert uploaded.n_empty_columns == counts.n_empty_columns == 1
     assert uploaded.log_factorial == pytest.approx(counts.log_factorial, rel=1e-12)
-    del counts
+    assert uploaded.on_host().by_row is counts.by_row
+    del problem, counts, uploaded, engine, columns
     gc.collect()
-    assert len(torch_rows._UPLOADED) == before - 1
-    assert uploaded.on_host().shape == (N, M)
+    assert [len(place) for place in places] == before
 
 
 @pytest.mark.gpu
@@ -61,15 +61,16 @@ def test_counts_are_uploaded_once_and_leave_with_those_of_the_host():
     [{}, {"noise": "nb"}, {"size_factors": "fit"}, {"batch": np.repeat([0, 1], 30)}, {"c": math.inf}],
     ids=lambda one: next(iter(one), "exact"),
 )
-def test_a_fit_of_uploaded_counts_is_that_of_the_host(options, monkeypatch):
+def test_a_fit_of_counts_larger_than_the_card_is_the_same(options, monkeypatch):
     Y = np.random.default_rng(0).poisson(0.7, size=(60, 40)) + np.eye(60, 40, dtype=int)
     options = {"engine": "torch", "max_iter": 8, "init": "nndsvd"} | options
     uploaded = _quiet(Y, 2, **options)
-    monkeypatch.setattr(TorchEngine, "_uploads", lambda self, counts: False)
-    plain = _quiet(Y, 2, **options)
-    assert uploaded.objective == pytest.approx(plain.objective, rel=1e-9)
-    np.testing.assert_allclose(uploaded.factors, plain.factors, atol=1e-6 * plain.factors.max())
-    assert uploaded.data == plain.data
+    monkeypatch.setattr(torch_rows, "fits", lambda size, device: False)
+    streamed = _quiet(Y, 2, **options)
+    assert uploaded.objective == pytest.approx(streamed.objective, rel=1e-9)
+    np.testing.assert_allclose(uploaded.factors, streamed.factors, atol=1e-6 * streamed.factors.max())
+    assert uploaded.data == streamed.data
+    assert [sum("in blocks" in one for one in fit.messages) for fit in (uploaded, streamed)] == [0, 1]
 
 
 def _quiet(*args, **options):

@@ -8,8 +8,9 @@ import pytest
 
 import log1pnmf as lp
 from log1pnmf.counts.counts import Counts
+from log1pnmf.engines import native as native_module
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting import race
+from log1pnmf.fitting import starts
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.noise import NegativeBinomial, ShiftedLog
 from log1pnmf.model.objective import gradients, negative_log_likelihood
@@ -70,6 +71,25 @@ def test_loss_gradient_and_step(interpreter, kind, precision, close, monkeypatch
     assert engine.loss(loadings, factors) == pytest.approx(truth, rel=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["adaptive", "dispersed"])
+def test_condensed_means_are_those_of_the_compiled_engine(interpreter, kind, monkeypatch):
+    from log1pnmf.engines.torch import engine as torch_engine
+
+    monkeypatch.setattr(interpreter, "STRETCH", 4)
+    monkeypatch.setattr(interpreter, "POINTS", 2)
+    monkeypatch.setattr(torch_engine, "FEWEST_SAMPLES", N)
+    monkeypatch.setattr(native_module, "FEWEST_SAMPLES", N)
+    problem, loadings, factors = example(kind)
+    loadings[:, 0] = 0.0
+    factors[3] = factors[3] * np.array([1.0, 0.0, 0.0])  # means of zero
+    found = torch_engine.TorchEngine(problem, "cpu").mean_spectrum(loadings, factors)
+    expected = NativeEngine(problem, 1).mean_spectrum(loadings, factors)
+    for name in ("low", "entries", "counted", "n_free"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-9, atol=1e-9)
+    some = np.array([3, 0, 7]), np.array([1.0, 0.1, 10.0])
+    np.testing.assert_allclose(found.sums(*some[::-1]), expected.sums(*some[::-1]), rtol=1e-9)
+
+
 def test_the_default_call_converts_what_comes_from_a_card(interpreter, monkeypatch):
     """With batches, and more samples than starts are compared on; tensors of a card are no NumPy arrays."""
     import torch
@@ -77,7 +97,7 @@ def test_the_default_call_converts_what_comes_from_a_card(interpreter, monkeypat
     def refuse(self, *_):
         raise TypeError("can't convert cuda:0 device type tensor to numpy; use Tensor.cpu() first")
 
-    monkeypatch.setattr(race, "MOST_RACED", 4)
+    monkeypatch.setattr(starts, "MOST_RACED", 4)
     monkeypatch.setattr(torch.Tensor, "__array__", refuse)
     counts = np.random.default_rng(0).poisson(2.0, (6, 5)) + 1
     adata = anndata.AnnData(counts.astype(np.float32), obs={"lane": list("ababab")})

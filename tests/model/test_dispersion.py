@@ -12,6 +12,7 @@ from tests.reference_engine import ReferenceEngine
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.solver import alternate
+from log1pnmf.model import dispersion
 from log1pnmf.model.dispersion import HIGHEST, LOWEST, _Likelihood, update_dispersions
 from log1pnmf.model.noise import NegativeBinomial, Prior, ShiftedLog
 from log1pnmf.model.objective import negative_log_likelihood
@@ -153,6 +154,18 @@ def test_a_prior_that_would_stay_is_kept_and_the_objective_falls():
     )
     assert before - after == pytest.approx(gain, abs=1e-8 * abs(before))
     assert gain > 0.0
+
+
+def test_a_prior_that_hardly_changes_the_likelihood_is_not_taken(monkeypatch):
+    problem, loadings, factors, _, _ = drawn(np.full(30, 1e-3))
+    before, _ = update_dispersions(problem, loadings, factors)
+    other, gain = update_dispersions(problem, loadings, factors, before=before)
+    assert not other.prior.is_near(before.prior)
+    assert gain == math.inf
+    monkeypatch.setattr(dispersion, "SLIGHT", 0.01)
+    same, gain = update_dispersions(problem, loadings, factors, before=before)
+    assert same.prior is before.prior
+    assert 0.0 <= gain < 0.01 * problem.counts.nnz
 
 
 def test_features_with_few_counts_get_the_trend():

@@ -278,6 +278,7 @@ class Counts:
     sample_names: np.ndarray | None = None
     feature_names: np.ndarray | None = None
     in_memory: ClassVar[bool] = True  # whether the entries are at hand; otherwise they are in chunks
+    on_device: ClassVar[bool] = False  # whether `by_column` is in the memory of a card
 
     @classmethod
     def from_any(cls, X: Any) -> Counts:

@@ -61,6 +61,8 @@ class Engine:
     """Whether effects of batches may be found in every iteration: `batch_sums`, and an engine with others."""
     rounds_loss: bool = False
     """Whether losses that come with steps are in single precision; that of ``loss`` never is."""
+    note: str | None = None
+    """What the summary of a fit should tell about where the counts are."""
 
     def with_problem(self, problem: Problem) -> Engine:
         """Return an engine of the same kind for another problem of the same counts."""

@@ -101,8 +101,7 @@ def resolve_engine(name: str, counts: Counts, n_components: int, row_solver: Row
         return name
     if not counts.in_memory:
         return "streaming"
-    indices: Any = counts.by_row.indices
-    if not isinstance(indices, np.ndarray):  # uploaded by an engine
+    if counts.on_device:
         return "torch"
     suits = row_solver == "newton" and n_components <= MOST_FACTORS_ON_A_GPU
     enough = counts.nnz * n_components >= LEAST_WORK_FOR_A_GPU

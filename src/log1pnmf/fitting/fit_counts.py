@@ -441,7 +441,7 @@ def _finished(
 ) -> Fit:
     """Return a fit with its messages, KKT residual and certificate, and warn where it is not converged."""
     settings, last, problem = fit.settings, run.last, engine.problem
-    messages = _about_data(problem.counts)
+    messages = _about_data(problem.counts) + ([] if engine.note is None else [engine.note])
     if run.start != settings.init:
         messages.append(f"init={settings.init!r} chose the start {run.start!r}")
     if fit.stopped != "interrupted":

@@ -217,10 +217,10 @@ def prior_of(theta: Array, likelihood: Expansion, log_means: Array, which: Any, 
     knots, basis, solve = _smoother(log_means[which])
     information = np.maximum(likelihood.bend, 0.0)
     centre, variance = start.centre[which], start.spread**2
+    own, low, high = information * theta - likelihood.slope, theta - FARTHEST, theta + FARTHEST
     for _ in range(ROUNDS):
         precision = information + 1.0 / variance
-        mode = (information * theta - likelihood.slope + centre / variance) / precision
-        mode = np.clip(mode, theta - FARTHEST, theta + FARTHEST)
+        mode = np.clip((own + centre / variance) / precision, low, high)
         height = solve @ mode
         centre, before = basis @ height, variance
         total = np.sum(1.0 / precision + (mode - centre) ** 2) + ITS_WEIGHT * USUAL_SPREAD**2

@@ -12,17 +12,16 @@ import torch
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern
-from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine, HalfStep, PairSide, RowSolver
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.model.dispersion import MeanSpectrum
+from log1pnmf.model.dispersion import FEWEST_SAMPLES, MeanSpectrum
 from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
 from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey, surveyed_every
 
 from .kernels import width
 from .newton import Rows
-from .rows import Box, Design, Form, Kept, TensorCounts, device_rows, fits
+from .rows import Box, Design, Form, Kept, device_rows, uploaded
 from .zeros import Exposure, Noise, Zeros
 
 Precision = Literal["float32", "float64"]
@@ -31,8 +30,6 @@ SMALLEST_ETA = {"float32": 1e-16, "float64": 1e-30}
 LARGEST_PRECISE_ETA = {"float32": 80.0, "float64": 500.0}
 LARGE_ETAS_BELOW = 0.1
 """The c below which etas are large."""
-TRANSPOSED_BYTES = 48
-"""Of every non-zero, while counts are transposed on a card."""
 
 
 class TorchEngine(Engine):
@@ -55,11 +52,10 @@ class TorchEngine(Engine):
     ) -> None:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.precision, self._asked_stored = precision, stored
-        self.problem = problem
-        if self._uploads(problem.counts):
-            self.problem = replace(problem, counts=TensorCounts.uploaded(problem.counts, self.device))
         self._dtype = getattr(torch, precision)
         self._stored = getattr(torch, stored or precision)
+        counts = uploaded(problem.counts, self.device, self._stored)
+        self.problem = problem if counts is problem.counts else replace(problem, counts=counts)
         self.rounds_loss = precision == "float32"
         self._kept: dict[Side, Kept] = {}
         self._tables: dict[tuple[Bounds, int], list[Any]] = {}
@@ -76,12 +72,17 @@ class TorchEngine(Engine):
         """Return the same engine for another problem."""
         return type(self)(problem, str(self.device), self.precision, stored=self._asked_stored)
 
-    def _uploads(self, counts: Counts) -> bool:
-        """Whether to transpose counts of the host on a card."""
-        if self.device.type != "cuda" or isinstance(counts, TensorCounts):
-            return False
-        # in double precision they would be there twice
-        return self.precision == "float32" and fits(TRANSPOSED_BYTES * counts.nnz, self.device)
+    @property
+    def note(self) -> str | None:  # type: ignore[override]
+        """Where the counts are, if that is not on the card."""
+        rows = self.problem.counts.by_row
+        if self._rows(self.problem.loadings_side).resident:
+            return None
+        size = 2 * rows.nnz * (4 + self._stored.itemsize) / 1e9
+        return (
+            f"the counts ({size:,.1f} GB by row and by column) are larger than what is free on the graphics "
+            "card: every half-step reads them from the host's memory in blocks"
+        )
 
     def adopt(self, array: Any, which: PairSide = "loadings") -> Any:
         """Return a float64 tensor on the device; see `Engine.adopt`."""
@@ -170,8 +171,10 @@ class TorchEngine(Engine):
         return Zeros(self._rows(side), exposure, self.adopt(loadings), self.adopt(factors), noise)
 
     def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum | None:
-        """Condense the means on the host; see `Engine.mean_spectrum`."""
-        return self._native.mean_spectrum(on_host(loadings), on_host(factors))
+        """Condense the means; see `Engine.mean_spectrum`."""
+        if len(loadings) < FEWEST_SAMPLES:
+            return None
+        return self._zeros(loadings, factors).spectrum(MeanSpectrum.low_for(self.problem.counts.tally))
 
     def batch_sums(self, loadings: Any, factors: Any) -> np.ndarray:
         """Sum means over batches, on the host where zeros have quadratics; see `Engine.batch_sums`."""

@@ -30,6 +30,9 @@ NARROWEST = 16  # what a matrix product of tiles needs
 IMPOSSIBLE, LEAST_RATIO = 1e30, 1e-6
 """What a count without a mean costs, and the smallest fraction to which a step may shrink a mean."""
 MANY_ROWS = 2000
+# Rows begin anywhere, so alignment is no help; every variant of a kernel takes half a second to compile.
+UNALIGNED = ["indptr", "indices", "values", "zeros_indptr", "zeros_indices"]
+of_entries = triton.jit(do_not_specialize=["columns"], do_not_specialize_on_alignment=UNALIGNED)
 LOG2E, SMALL, TINY = tl.constexpr(1.4426950408889634), tl.constexpr(0.4), tl.constexpr(1.2e-38)
 
 
@@ -385,7 +388,7 @@ def _sums(
     return loss, slopes, H, steep, bend
 
 
-@triton.jit
+@of_entries
 def _evaluate(
     owners, offsets, rows, indptr, indices, values, zeros_indptr, zeros_indices, row_exposure,
     column_exposure, labels, dispersion, quadratic, design, lowest, columns, own_exposures, smallest,
@@ -475,7 +478,7 @@ def _changes(
     return loss
 
 
-@triton.jit
+@of_entries
 def _change(
     rows, indptr, indices, values, zeros_indptr, zeros_indices, row_exposure, column_exposure, labels,
     dispersion, quadratic, design, lowest, columns, own_exposures, smallest, largest, b_at, step_at, loss_at,
@@ -533,7 +536,7 @@ def _rises(
     return rise
 
 
-@triton.jit
+@of_entries
 def _reach(
     rows, indptr, indices, values, zeros_indptr, zeros_indices, row_exposure, column_exposure, labels,
     dispersion, quadratic, design, lowest, columns, own_exposures, smallest, largest, b_at, step_at,
@@ -812,6 +815,84 @@ def _dense_change(
         growth = tl.maximum(growth, tl.max(delta, axis=1))
     tl.store(loss_at + split * n + row, loss, mask=inside)
     tl.store(growth_at + split * n + row, growth, mask=inside)
+
+
+# ---------- condensed means
+
+STRETCH, POINTS = 1 << 14, 512
+"""Entries of a row that a program takes, and those of a tile."""
+
+
+def binned_powers(place: Any, shape: tuple[int, int], counts: tuple[Any, Any, Any] | None = None) -> Any:
+    """Sum powers of distances from the middle of a bin over the entries in it, rows x bins x 8 powers.
+
+    Bins have width 1, and distances are from -1 to 1. The sums are over all entries of a row of `place`, or
+    over those with counts (where rows begin, columns, values), weighed by these.
+    """
+    n, m = place.shape
+    longest, given = m, (place, place, place)
+    if counts is not None:
+        longest, given = int(counts[0].diff().max()), counts
+    out = place.new_zeros((n, max(1, triton.cdiv(longest, STRETCH)), *shape))
+    _binned_powers[out.shape[:2]](
+        place, m, *given, out, BINS=shape[0], STRETCH=STRETCH, POINTS=POINTS, COUNTED=counts is not None,
+    )  # fmt: skip
+    return out.sum(1)
+
+
+@of_entries
+def _binned_powers(
+    place_at, m, indptr, indices, values, out_at, BINS: tl.constexpr, STRETCH: tl.constexpr,
+    POINTS: tl.constexpr, COUNTED: tl.constexpr,
+):  # fmt: skip
+    row, stretch = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    place_at += row * m
+    start, stop = row * 0, row * 0 + m
+    if COUNTED:
+        start, stop = tl.load(indptr + row), tl.load(indptr + row + 1)
+    start += stretch * STRETCH
+    stop = tl.minimum(stop, start + STRETCH)
+    low, high = tl.full([POINTS], BINS, tl.float64), tl.zeros([POINTS], tl.float64)
+    for at in range(start, stop, POINTS):
+        place, _ = _place_and_weight(place_at, indices, values, at, stop, POINTS, COUNTED)
+        low, high = tl.minimum(low, tl.where(place < 0.0, low, place)), tl.maximum(high, place)
+    out_at += (row * tl.num_programs(1) + stretch) * BINS * 8
+    for number in range(tl.min(low, axis=0).to(tl.int32), tl.max(high, axis=0).to(tl.int32) + 1):
+        none = tl.zeros([POINTS], tl.float64)
+        s0, s1, s2, s3, s4, s5, s6, s7 = none, none, none, none, none, none, none, none
+        for at in range(start, stop, POINTS):
+            place, p = _place_and_weight(place_at, indices, values, at, stop, POINTS, COUNTED)
+            d = 2.0 * (place - number) - 1.0
+            p = tl.where((place >= number) & (place < number + 1), p, 0.0)
+            s0, p = s0 + p, p * d
+            s1, p = s1 + p, p * d
+            s2, p = s2 + p, p * d
+            s3, p = s3 + p, p * d
+            s4, p = s4 + p, p * d
+            s5, p = s5 + p, p * d
+            s6, p = s6 + p, p * d
+            s7 += p
+        to = out_at + number * 8
+        tl.store(to, tl.sum(s0, axis=0))
+        tl.store(to + 1, tl.sum(s1, axis=0))
+        tl.store(to + 2, tl.sum(s2, axis=0))
+        tl.store(to + 3, tl.sum(s3, axis=0))
+        tl.store(to + 4, tl.sum(s4, axis=0))
+        tl.store(to + 5, tl.sum(s5, axis=0))
+        tl.store(to + 6, tl.sum(s6, axis=0))
+        tl.store(to + 7, tl.sum(s7, axis=0))
+
+
+@triton.jit
+def _place_and_weight(place_at, indices, values, at, stop, POINTS: tl.constexpr, COUNTED: tl.constexpr):
+    """Return where entries lie, -1 beyond the last one, and their weights."""
+    entry = at + tl.arange(0, POINTS)
+    there = entry < stop
+    column, weight = entry, there.to(tl.float64)
+    if COUNTED:
+        column = tl.load(indices + entry, mask=there, other=0)
+        weight = tl.load(values + entry, mask=there, other=0.0).to(tl.float64)
+    return tl.load(place_at + column, mask=there, other=-1.0), weight
 
 
 # ---------- quadratic programs in a box, one for every row, several of them in one program

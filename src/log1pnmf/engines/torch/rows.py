@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, finalize, ref
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakKeyDictionary, finalize
 
 import numpy as np
 import torch
-from scipy import sparse
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern, SparseRows, row_blocks
@@ -24,10 +24,12 @@ from log1pnmf.counts.counts import Counts, Tally
 from log1pnmf.model.noise import LARGEST_ETA, NegativeBinomial
 from log1pnmf.model.problem import Side
 
-# ---------- counts whose entries are tensors
+# ---------- counts by column, sorted on a device
 
 COPIED_ENTRIES = 1 << 27
 """Entries that are copied to a device at a time."""
+SORTED_ENTRIES = 1 << 25
+"""Entries that are sorted at a time, which takes 1.5 GB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,28 +48,11 @@ class TensorRows:
 
     def row_sums(self) -> np.ndarray:
         """Sum of every row, added up in float64."""
-        lengths = torch.as_tensor(np.diff(self.indptr), device=self.values.device)
-        sums = torch.segment_reduce(self.values.double(), "sum", lengths=lengths, unsafe=True)
-        return on_host(sums)
-
-    def transpose(self) -> TensorRows:
-        """Compressed columns, sorted on the device."""
-        indptr, row, order = _transposed(self.shape, self.indptr, self.indices)
-        return TensorRows(self.shape[::-1], indptr, row, self.values[order])
-
-    entry_blocks = SparseRows.entry_blocks
-
-    def to_dense(self, block: slice) -> np.ndarray:
-        """Return some rows as a dense array on the host."""
-        first, last = (int(end) for end in self.indptr[[block.start, min(block.stop, self.shape[0])]])
-        indptr = self.indptr[block.start : block.stop + 1] - first
-        shape, entries = (len(indptr) - 1, self.shape[1]), slice(first, last)
-        some = SparseRows(shape, indptr, on_host(self.indices[entries]), on_host(self.values[entries]))
-        return some.to_dense(slice(0, len(indptr) - 1))
-
-    def to_host(self) -> SparseRows:
-        """Copy to the host."""
-        return SparseRows(self.shape, self.indptr, on_host(self.indices), on_host(self.values))
+        sums, lengths = [], torch.as_tensor(np.diff(self.indptr), device=self.values.device)
+        for start, stop in row_blocks(self.indptr, COPIED_ENTRIES):
+            values = self.values[self.indptr[start] : self.indptr[stop]].double()
+            sums.append(torch.segment_reduce(values, "sum", lengths=lengths[start:stop], unsafe=True))
+        return on_host(torch.cat(sums))
 
 
 class TensorPattern(Pattern):
@@ -90,32 +75,41 @@ class TensorPattern(Pattern):
         return TensorPattern(self.shape[::-1], indptr, row)
 
 
-def _transposed(shape: tuple[int, int], indptr: np.ndarray, indices: Any) -> tuple[np.ndarray, Any, Any]:
-    """Where columns begin, the row of each of their entries, and its place before."""
-    order = torch.sort(indices, stable=True).indices
-    lengths = torch.as_tensor(np.diff(indptr), device=indices.device)
-    numbers = torch.arange(shape[0], dtype=torch.int32, device=indices.device)
-    row = torch.repeat_interleave(numbers, lengths)
-    counts = torch.bincount(indices, minlength=shape[1])
-    begin = np.concatenate(([0], np.cumsum(on_host(counts)))).astype(np.int64)
-    return begin, row[order], order
+def _transposed(
+    shape: tuple[int, int], indptr: np.ndarray, indices: Any, values: Any = None
+) -> tuple[np.ndarray, Any, Any]:
+    """Return where columns begin, and row and value of each of their entries."""
+    device = indices.device
+    totals = on_host(torch.bincount(indices, minlength=shape[1]))
+    begin = np.concatenate(([0], np.cumsum(totals))).astype(np.int64)
+    place, lengths = (torch.as_tensor(one, device=device) for one in (begin[:-1], np.diff(indptr)))
+    rows, moved = torch.empty_like(indices), None if values is None else torch.empty_like(values)
+    for start, stop in row_blocks(indptr, SORTED_ENTRIES):
+        entries = slice(int(indptr[start]), int(indptr[stop]))
+        column, order = torch.sort(indices[entries], stable=True)
+        own = torch.bincount(column, minlength=shape[1])
+        to = (place - own.cumsum(0) + own)[column] + torch.arange(len(column), device=device)
+        numbers = torch.arange(start, stop, dtype=torch.int32, device=device)
+        rows[to] = torch.repeat_interleave(numbers, lengths[start:stop])[order]
+        if moved is not None:
+            moved[to] = values[entries][order]
+        place = place + own
+    return begin, rows, moved
 
 
-class TensorCounts(Counts):
-    """Counts on a device, with those of the host that they were copied from; see `TensorCounts.uploaded`."""
+@dataclass(frozen=True, eq=False)
+class UploadedCounts(Counts):
+    """Counts of the host that are on a device as well; there they are transposed much faster."""
 
-    @classmethod
-    def uploaded(cls, counts: Counts, device: Any) -> TensorCounts:
-        """Copy counts to a device once, for as long as they live; there they are transposed much faster."""
-        copies = _UPLOADED.setdefault(counts, {})
-        if str(device) not in copies:
-            rows = counts.by_row
-            indices = to_device(rows.indices, device, torch.int32)
-            values = to_device(rows.values, device, torch.float32)
-            there: Any = TensorRows(rows.shape, rows.indptr, indices, values)
-            copies[str(device)] = cls(there, None, counts.sample_names, counts.feature_names)
-            copies[str(device)].__dict__["_origin"] = ref(counts)
-        return copies[str(device)]
+    on_device: ClassVar[bool] = True
+    there: Any = None  # `DeviceRows` of the samples
+
+    @cached_property
+    def by_column(self) -> Any:
+        """The transpose, on the device."""
+        there = self.there
+        parts = _transposed(self.shape, self.by_row.indptr, there.indices, there.values)
+        return TensorRows(self.shape[::-1], *parts)
 
     @cached_property
     def n_empty_columns(self) -> int:
@@ -125,48 +119,49 @@ class TensorCounts(Counts):
     @cached_property
     def log_factorial(self) -> float:
         """Sum over all entries of log(y!)."""
-        values: Any = self.by_row.values
-        total = torch.zeros((), dtype=torch.float64, device=values.device)
-        for piece in values.split(1 << 26):
-            total += torch.lgamma(piece.double() + 1.0).sum()
-        return float(total)
-
-    @cached_property
-    def sum_of_squares(self) -> float:
-        """Sum of the squares of all counts."""
-        return self.on_host().sum_of_squares
-
-    @cached_property
-    def stirling(self) -> float:
-        """Sum over the counts of log(y!) - y log(y) + y."""
-        return self.on_host().stirling
+        pieces = self.there.values.split(SORTED_ENTRIES)
+        return math.fsum(float(torch.lgamma(piece.double() + 1.0).sum()) for piece in pieces)
 
     @cached_property
     def tally(self) -> Tally:
-        """How often every feature has every count."""
-        return self.on_host().tally
-
-    def on_host(self) -> Counts:
-        """Return the counts that were uploaded, or a copy on the host."""
-        origin = self._origin()
-        return self._copy if origin is None else origin
-
-    @staticmethod
-    def _origin() -> Counts | None:
-        return None
+        """How often every feature has every count; bits of positive numbers have the order of the numbers."""
+        if self.by_row.values.dtype != np.float32:
+            return self._host.tally
+        rows, parts = self.by_column, []
+        for start, stop in row_blocks(rows.indptr, SORTED_ENTRIES):
+            lengths = torch.as_tensor(np.diff(rows.indptr[start : stop + 1]), device=rows.values.device)
+            features = torch.arange(start, stop, device=rows.values.device)
+            bits = rows.values[rows.indptr[start] : rows.indptr[stop]].float().view(torch.int32)
+            keys = torch.repeat_interleave(features, lengths) << 32 | bits
+            parts.append(torch.unique(keys, return_counts=True))
+        keys, times = (on_host(torch.cat(one)) for one in zip(*parts, strict=True))
+        ends = np.searchsorted(keys >> 32, np.arange(self.n_features + 1))
+        values = keys.astype(np.int32).view(np.float32)  # the lower half
+        return Tally(ends, values.astype(np.float64), times.astype(np.float64))
 
     @cached_property
-    def _copy(self) -> Counts:
-        rows: Any = self.by_row
-        return Counts(rows.to_host(), None, self.sample_names, self.feature_names)
+    def _host(self) -> Counts:
+        return Counts(self.by_row, None, self.sample_names, self.feature_names)
 
-    def to_scipy(self) -> sparse.csr_array:
-        """Copy to the host as a SciPy CSR array."""
-        return self.on_host().to_scipy()
+    def on_host(self) -> Counts:
+        """Return the same counts with columns on the host."""
+        return self._host
 
 
-_UPLOADED: WeakKeyDictionary[Counts, dict[str, TensorCounts]] = WeakKeyDictionary()
+_UPLOADED: WeakKeyDictionary[Counts, dict[tuple[str, str], UploadedCounts]] = WeakKeyDictionary()
 """Leaves with the counts, so nothing in it may hold them."""
+
+
+def uploaded(counts: Counts, device: Any, dtype: Any) -> Counts:
+    """Copy counts to a device, once for as long as they live; return them as they are if it is too small."""
+    if counts.on_device:
+        return counts
+    copies, key = _UPLOADED.setdefault(counts, {}), (str(device), str(dtype))
+    if key not in copies and fits(2 * counts.nnz * (4 + dtype.itemsize), device):
+        names = counts.sample_names, counts.feature_names
+        copies[key] = UploadedCounts(counts.by_row, None, *names, device_rows(counts.by_row, device, dtype))
+        copies[key].__dict__["row_sums"] = counts.row_sums
+    return copies.get(key, counts)
 
 
 def to_device(array: Any, device: Any, dtype: Any) -> Any:
@@ -291,14 +286,14 @@ class DeviceRows:
         self.shape = rows.shape
         self._indptr, self._device, self._dtype = rows.indptr, device, dtype  # not the rows: see `_UPLOADED`
         self._streamed_entries = streamed_entries
-        size = rows.nnz * (4 + torch.empty(0, dtype=dtype).element_size())
-        self.resident = fits(size, device) if resident is None else resident
+        there = isinstance(rows.indices, torch.Tensor) or fits(rows.nnz * (4 + dtype.itemsize), device)
+        self.resident = there if resident is None else resident
         self._blocks: list[Block] = []
         if self.resident:
-            self._indices = to_device(rows.indices, device, torch.int32)
-            self._values = to_device(rows.values, device, dtype)
+            self.indices = to_device(rows.indices, device, torch.int32)
+            self.values = to_device(rows.values, device, dtype)
         else:
-            self._indices, self._values = (self._readable(one) for one in (rows.indices, rows.values))
+            self.indices, self.values = (self._readable(one) for one in (rows.indices, rows.values))
 
     def blocks(self) -> Iterator[Block]:
         """Walk through all rows, in order."""
@@ -324,13 +319,13 @@ class DeviceRows:
     def _kept(self) -> Iterator[Block]:
         for start, stop in self._ranges(max(1, int(self._indptr[-1]))):
             entries = self._entries(start, stop)
-            yield self._block(start, stop, self._indices[entries], self._values[entries])
+            yield self._block(start, stop, self.indices[entries], self.values[entries])
 
     def _streamed(self) -> Iterator[Block]:
         """Copy a block while the one before is worked on; two sets of buffers take turns."""
         ranges = list(self._ranges(self._streamed_entries))
         largest = max((self._indptr[b] - self._indptr[a] for a, b in ranges), default=0)
-        source = self._indices, self._values
+        source = self.indices, self.values
         buffers = [_Buffers(int(largest), self._device, source) for _ in range(2)]
         for number, (start, stop) in enumerate(ranges):
             here = buffers[number % 2]
@@ -401,8 +396,8 @@ def fits(size: int, device: Any) -> bool:
     """Whether so many bytes are a small enough part of a device's free memory."""
     if device.type != "cuda":
         return True
-    free, _ = torch.cuda.mem_get_info(device)
-    return bool(size <= RESIDENT_SHARE * free)
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return bool(size <= RESIDENT_SHARE * (torch.cuda.mem_get_info(device)[0] + unused))
 
 
 def _indices_of(pattern: Pattern) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern
+from log1pnmf.model.dispersion import N_BINS, POWERS, MeanSpectrum
 from log1pnmf.model.noise import LARGEST_ETA
 from log1pnmf.model.zeros import (
     FLATTEST,
@@ -26,6 +28,7 @@ from log1pnmf.model.zeros import (
     surveyed_every,
 )
 
+from . import kernels
 from .rows import DENSE_BYTES, Block, DevicePattern, DeviceRows, Stored, TensorPattern
 
 RIDGE = 1e-9
@@ -71,15 +74,15 @@ class Zeros:
 
     def collect(self, caps: np.ndarray) -> tuple[Pattern, np.ndarray]:
         """See `Engine.collect_zeros`."""
-        limits = torch.as_tensor(caps, device=self.factors.device)[:, None]
+        limits = _as(caps, self.factors)[:, None]
         exposure, n_above, samples = [], [], []
         for at, eta in self._eta():
             t = self.exposure.at(at)
-            above = self.noise.at(at).measure(eta, t) > limits[at]
+            above = eta > self.noise.at(at).largest_eta(limits[at], t)
             n_above.append(above.sum(1))
             samples.append(torch.nonzero(above)[:, 1].int())
             others = torch.where((eta >= 0.0) & ~above, t, 0.0)
-            exposure.append(torch.stack([others.sum(1), (others * t).sum(1)], 1))
+            exposure.append(torch.stack([others.sum(1), torch.linalg.vector_norm(others, dim=1) ** 2], 1))
         indptr = np.concatenate(([0], np.cumsum(on_host(torch.cat(n_above))))).astype(np.int64)
         shape = (len(self.factors), len(self.loadings))
         return TensorPattern(shape, indptr, torch.cat(samples)), on_host(torch.cat(exposure))
@@ -88,7 +91,7 @@ class Zeros:
         self, quadratics: np.ndarray, stored: DevicePattern | None, *, every: int = 1
     ) -> tuple[float, float]:
         """See `Engine.zero_errors`; of `every` so many samples one."""
-        a = torch.as_tensor(quadratics, device=self.factors.device)
+        a = _as(quadratics, self.factors)
         total = a.new_zeros(2)
         for at, eta in self._eta(stored, every=every):
             t = self.exposure.at(at, every)
@@ -97,6 +100,18 @@ class Zeros:
             total += torch.stack([off.sum(), off.abs_().sum()])
         signed, absolute = (self._share(every) * total).tolist()
         return signed, absolute
+
+    def spectrum(self, low: np.ndarray) -> DeviceSpectrum:
+        """Condense the means, given where the bins of every feature begin."""
+        sums, begin = self.factors.new_zeros((2, len(self.factors), N_BINS, POWERS)), _as(low, self.factors)
+        for (block, _), own, at, eta in self._blocks(self.loadings.T):
+            means = self.noise.at(at).em(eta).mul_(self.exposure.at(at))
+            place = means.log_().sub_(begin[at, None]).clamp_(0.0, N_BINS - 1e-9)
+            sums[0, at] = kernels.binned_powers(place, sums.shape[2:])
+            counts = block.indptr[own.start : own.stop + 1], block.indices, block.values
+            sums[1, at] = kernels.binned_powers(place, sums.shape[2:], counts)
+        n_free = torch.count_nonzero(self.loadings).double().reshape(1)
+        return DeviceSpectrum(low, sums[0], sums[1], on_host(n_free))
 
     def _share(self, every: int) -> float:
         """How many samples one stands for, where of `every` so many one is evaluated."""
@@ -107,18 +122,25 @@ class Zeros:
 
         It is -1 where there is a count, or an exact zero.
         """
-        design = self.loadings[::every].T
+        for parts, own, at, eta in self._blocks(self.loadings[::every].T, stored):
+            for entries in parts:
+                if entries is not None:
+                    _leave_out(eta, entries, own.start, own.stop, every)
+            yield at, eta
+
+    def _blocks(self, design: Any, stored: DevicePattern | None = None) -> Iterator[tuple[Any, ...]]:
+        """Yield some features at a time: counts and exact zeros, where the features are in these, and eta."""
         size = max(1, DENSE_BYTES // (8 * max(1, design.shape[1])))
         for block in self.rows.blocks():
-            exact = None if stored is None else stored.of(block)
+            parts = block, None if stored is None else stored.of(block)
             for start in range(0, block.n_rows, size):
-                stop = min(start + size, block.n_rows)
-                at = slice(block.first + start, block.first + stop)
-                eta = self.factors[at] @ design
-                for entries in (block, exact):
-                    if entries is not None:
-                        _leave_out(eta, entries, start, stop, every)
-                yield at, eta
+                own = slice(start, min(start + size, block.n_rows))
+                at = slice(block.first + start, block.first + own.stop)
+                yield parts, own, at, self.factors[at] @ design
+
+
+def _as(array: np.ndarray, like: Any) -> Any:
+    return torch.as_tensor(array, device=like.device)
 
 
 def _leave_out(eta: Any, entries: Block | Stored, start: int, stop: int, every: int) -> None:
@@ -136,6 +158,28 @@ def _leave_out(eta: Any, entries: Block | Stored, start: int, stop: int, every: 
     eta[rows, columns] = -1.0 - eta[rows, columns]
 
 
+class DeviceSpectrum(MeanSpectrum):
+    """Condensed means whose sums are tensors of a device."""
+
+    @cached_property
+    def _nodes(self) -> Any:
+        """Means that stand for all, and their weights over all samples and by counts; features x nodes."""
+        x, weights = (_as(one, self.entries) for one in self.quadrature())
+        bins = torch.arange(N_BINS, device=x.device)[:, None] + x
+        means = _as(self.low, x)[:, None] + bins.flatten()
+        return means.exp(), *((one @ weights).flatten(1) for one in (self.entries, self.counted))
+
+    def sums(self, phi: np.ndarray, which: np.ndarray) -> Any:
+        """See `MeanSpectrum.sums`."""
+        means, entries, counted = (one[_as(which, one)] for one in self._nodes)
+        x = _as(phi, means)[:, None] * means
+        log, part = x.log1p(), x / (1.0 + x)
+        of_all = [(entries * one).sum(1) for one in (log, part, part**2)]
+        own = [(counted * one).sum(1) for one in (log, part, part * (1.0 - part))]
+        sums = on_host(torch.stack([*of_all, *own]))
+        return sums[:3], sums[3:]
+
+
 # ---------- what zeros cost with either noise, and the quadratics of some features
 
 
@@ -150,12 +194,13 @@ class Noise:
         """Return that of some features."""
         return self if self.dispersion is None else Noise(self.dispersion[features], self.identity)
 
-    def _em(self, eta: Any) -> Any:
+    def em(self, eta: Any) -> Any:
+        """Return the means over their exposures."""
         return eta if self.identity else eta.clamp(max=LARGEST_ETA).expm1_()
 
     def cost(self, eta: Any, exposure: Any) -> Any:
         """Return what zeros cost over t; any number beside zeros."""
-        em = self._em(eta)
+        em = self.em(eta)
         if self.dispersion is None:
             return em
         x = self.dispersion[:, None] * exposure * em
@@ -165,8 +210,15 @@ class Noise:
         """Return what is held against caps; it is negative beside zeros."""
         if self.dispersion is None:
             return eta
-        x = self.dispersion[:, None] * exposure * self._em(eta)
+        x = self.dispersion[:, None] * exposure * self.em(eta)
         return torch.where(eta >= 0.0, x if self.identity else torch.maximum(eta, x), -1.0)
+
+    def largest_eta(self, caps: Any, exposure: Any) -> Any:
+        """Return up to which eta the measure of a zero is below the cap of its feature."""
+        if self.dispersion is None:
+            return caps
+        em = caps / self.dispersion[:, None] / exposure
+        return em if self.identity else em.log1p_().minimum(caps)
 
     def survey(
         self, eta: Any, exposure: Any, caps: np.ndarray, *, straight: bool = False
