@@ -10,10 +10,10 @@ from scipy import sparse
 
 import log1pnmf as lp
 from log1pnmf.cli import main
-from log1pnmf.fitting import race
+from log1pnmf.fitting import starts
 
 pytestmark = pytest.mark.gpu
-MANY = 1000 + race.MOST_RACED
+MANY = 1000 + starts.MOST_RACED
 """More samples than starts are compared on."""
 
 
@@ -34,7 +34,7 @@ def check(counts, **settings):
 
 @pytest.mark.parametrize("noise", ["poisson", "nb", "auto"])
 @pytest.mark.parametrize("c", [0.1, 1.0, np.inf])
-@pytest.mark.parametrize("n", [200, 3000, 1 + race.MOST_RACED, 2 * race.MOST_RACED])
+@pytest.mark.parametrize("n", [200, 3000, 1 + starts.MOST_RACED, 2 * starts.MOST_RACED])
 def test_every_noise_below_and_above_each_threshold(n, c, noise):
     check(table(n), c=c, noise=noise)
 

@@ -9,7 +9,7 @@ import pytest
 import log1pnmf as lp
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting import race
+from log1pnmf.fitting import starts
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.noise import NegativeBinomial
@@ -78,7 +78,7 @@ def test_the_default_call_converts_what_comes_from_a_card(interpreter, monkeypat
     def refuse(self, *_):
         raise TypeError("can't convert cuda:0 device type tensor to numpy; use Tensor.cpu() first")
 
-    monkeypatch.setattr(race, "MOST_RACED", 4)
+    monkeypatch.setattr(starts, "MOST_RACED", 4)
     monkeypatch.setattr(torch.Tensor, "__array__", refuse)
     counts = np.random.default_rng(0).poisson(2.0, (6, 5)) + 1
     adata = anndata.AnnData(counts.astype(np.float32), obs={"lane": list("ababab")})
