@@ -4,7 +4,7 @@ import math
 import warnings
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.exceptions import ConvergenceWarning
 
@@ -34,7 +34,6 @@ def count_matrices(draw):
     row_solver=st.sampled_from(["newton", "newton", "coordinate"]),
     size_factors=st.sampled_from(["total", "none"]),
 )
-@settings(max_examples=50)
 def test_any_fit(*, y, n_components, c, likelihood, init, l1, row_solver, size_factors):
     assume(y.any())
     assume(row_solver == "newton" or likelihood != "adaptive")
