@@ -102,7 +102,7 @@ def cuts(kind):
             wanted |= {number - 1, number, number + 1}
     wanted |= set(np.random.default_rng(0).integers(len(seen), size=4).tolist())
     wanted = sorted(wanted & set(range(len(seen))))
-    return whole, seen, wanted[:: max(1, len(wanted) // 5)]
+    return whole, seen, wanted[:: max(1, len(wanted) // 3)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
