@@ -76,7 +76,7 @@ def markers(
     >>> import anndata
     >>> from log1pnmf.datasets import pancreas
     >>> from log1pnmf.tl import log1p_nmf
-    >>> adata = anndata.AnnData(pancreas().counts[:100])
+    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
     >>> log1p_nmf(adata, 3)
     >>> markers(adata, n_top=5)
     >>> adata.uns["log1p_nmf_markers"]["table"].shape
