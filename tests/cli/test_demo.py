@@ -49,8 +49,8 @@ def test_quickly_and_where_it_is_told(tmp_path, capsys):
     whole = pancreas()
     few = replace(
         whole,
-        counts=whole.counts[::10, ::10],
-        sample_labels=whole.sample_labels[::10],
+        counts=whole.counts[::20, ::10],
+        sample_labels=whole.sample_labels[::20],
         feature_names=whole.feature_names[::10],
     )
     report = demo.run_demo(tmp_path / "deep" / "folder", few, max_iter=2)

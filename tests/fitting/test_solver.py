@@ -174,8 +174,8 @@ def test_the_identity_is_the_limit_of_large_c(kind):
 
 
 def test_engines_agree():
-    problem, loadings, factors = example(1.0, n=12, m=10)
-    options = {"max_iter": 80}
+    problem, loadings, factors = example(1.0, n=6, m=8)
+    options = {"max_iter": 200}
     native = list(alternate(NativeEngine(problem, 1), loadings, factors, **options))[-1]
     reference = list(alternate(ReferenceEngine(problem), loadings, factors, **options))[-1]
     assert native.loss == pytest.approx(reference.loss, rel=1e-4)
