@@ -30,7 +30,7 @@ def program():
 
 
 def test_from_counts_to_report(program, tmp_path):
-    sparse.save_npz(tmp_path / "a.npz", simulate(40, 15, 3, density=0.3).counts)
+    sparse.save_npz(tmp_path / "a.npz", simulate(20, 8, 2, density=0.3).counts)
     fitted = program(
         "fit", "a.npz", "-k", 2, "-o", "out", "--set", "init=nndsvd", "--set", "tol=1e-4", cwd=tmp_path
     )

@@ -19,7 +19,7 @@ from log1pnmf.model.simulate import simulate
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and fork")
 
 KILLS = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
-SEVERAL = ["fit", "../a.npz", "-k", "2", "-c", "0.1,1,inf", "-o", "out", "--set", "tol=1e-3"]
+SEVERAL = ["fit", "../a.npz", "-k", "2", "-c", "1,inf", "-o", "out", "--set", "tol=1e-3"]
 SEVERAL += ["--set", "init=nndsvd", "--jobs", "1"]
 ENDS = [[], ["--no-report", "--write-h5ad", "new.h5ad"]]
 """What comes after the fits."""
