@@ -19,14 +19,8 @@ def find_chromium():
 
 
 CHROMIUM = find_chromium()
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="needs Chromium: apt install chromium, or python -m playwright install chromium"
