@@ -14,7 +14,7 @@ from log1pnmf.cli.exchange import read_r_list
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import read_table
 
-QUICK = ["--set", "tol=1e-4", "--jobs", "1"]
+QUICK = ["--set", "tol=1e-4", "--set", "init=nndsvd", "--jobs", "1"]
 
 
 def rows(path, delimiter=","):

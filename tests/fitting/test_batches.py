@@ -182,7 +182,7 @@ def test_new_samples_of_a_known_batch_have_the_loadings_of_training(fit):
 )
 def test_a_streamed_fit_is_the_fit_of_the_whole(chunks_of, parameters):
     chunks = open_counts(chunks_of(sparse.csr_array(COUNTS), [0, 70, 160, N]))
-    first = fitted(max_iter=3, **parameters)
+    first = fitted(**parameters)
     tight = {"init": first, "max_iter": 400, "tol": 1e-10} | parameters
     whole, streamed = fitted(**tight), fit_log1p_nmf(chunks, K, batch=NAMES, n_jobs=1, **tight)
     assert streamed.objective == pytest.approx(whole.objective, rel=1e-7)

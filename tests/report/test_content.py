@@ -233,15 +233,12 @@ def test_figures_of_the_comparison(fit_of):
     assert "Samples mix more factors at c = 1 than at c = ∞" in result.headline
 
 
-def test_early_stopping_is_said(tmp_path, stopped_early):
+def test_early_stopping_is_said(tmp_path, page, stopped_early):
+    assert "stopped early" not in text_of(page)  # converged fits
     text = text_of(write_report(tmp_path / "r.html", stopped_early))
     assert "c = 1: stopped early: not converged after 3 iterations, still gaining" in text
     assert "NO: stopped early" in text
     assert "Not converged: c = 1. See the notes." in text
-
-
-def test_converged_fits_have_no_such_note(page):
-    assert "stopped early" not in text_of(page)
 
 
 def test_cites_and_reproduces(page):

@@ -252,8 +252,8 @@ def top_features(source: Any, n_top: int = 10, *, key: str | None = None, featur
     --------
     >>> from log1pnmf import Log1pNMF, datasets
     >>> data = datasets.pancreas()
-    >>> model = Log1pNMF(3, random_state=0).fit(data.counts[:300])
-    >>> table = top_features(model, 2, feature_names=data.feature_names)
+    >>> model = Log1pNMF(3, random_state=0).fit(data.counts[:100, :300])
+    >>> table = top_features(model, 2, feature_names=data.feature_names[:300])
     >>> table.columns.tolist(), len(table)
     (['factor', 'rank', 'feature', 'log2_fold_change', 'score', 'weight'], 6)
     """

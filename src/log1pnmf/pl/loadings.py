@@ -326,8 +326,8 @@ def structure(
     >>> from matplotlib.figure import Figure
     >>> from log1pnmf import Log1pNMF, datasets, pl
     >>> data = datasets.pancreas()
-    >>> model = Log1pNMF(3, random_state=0).fit(data.counts[:200])
-    >>> ax = pl.structure(model, data.sample_labels[:200], ax=Figure().subplots())
+    >>> model = Log1pNMF(3, random_state=0).fit(data.counts[:100, :300])
+    >>> ax = pl.structure(model, data.sample_labels[:100], ax=Figure().subplots())
     >>> ax.get_ylabel()
     'loading'
     """

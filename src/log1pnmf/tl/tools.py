@@ -112,10 +112,10 @@ def log1p_nmf(
     --------
     >>> import anndata
     >>> from log1pnmf.datasets import pancreas
-    >>> adata = anndata.AnnData(pancreas().counts[:100])
+    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
     >>> log1p_nmf(adata, 3, c=1.0)
     >>> adata.obsm["X_log1p_nmf"].shape, adata.varm["log1p_nmf"].shape
-    ((100, 3), (2425, 3))
+    ((100, 3), (300, 3))
     """
     check_anndata(adata)
     keys = Keys(key_added)
@@ -250,7 +250,7 @@ def transform(
     >>> import anndata
     >>> from log1pnmf.datasets import pancreas
     >>> from log1pnmf.tl import log1p_nmf
-    >>> cells = anndata.AnnData(pancreas().counts[:150])
+    >>> cells = anndata.AnnData(pancreas().counts[:150, :300])
     >>> old, new = cells[:100].copy(), cells[100:].copy()
     >>> log1p_nmf(old, 3)
     >>> transform(new, old)
@@ -298,7 +298,7 @@ def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
     >>> import anndata
     >>> from log1pnmf.datasets import pancreas
     >>> from log1pnmf.tl import log1p_nmf
-    >>> adata = anndata.AnnData(pancreas().counts[:100])
+    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
     >>> log1p_nmf(adata, 3)
     >>> rename_factors(adata, {"k1": "acinar"})
     >>> adata.uns["log1p_nmf"]["factor_names"].tolist()
@@ -373,7 +373,7 @@ def markers(
     >>> import anndata
     >>> from log1pnmf.datasets import pancreas
     >>> from log1pnmf.tl import log1p_nmf
-    >>> adata = anndata.AnnData(pancreas().counts[:100])
+    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
     >>> log1p_nmf(adata, 3)
     >>> markers(adata, n_top=5)
     >>> adata.uns["log1p_nmf_markers"]["table"].shape
