@@ -13,10 +13,13 @@ from log1pnmf.analysis.usage import moderate, usage
 
 @pytest.fixture(scope="module")
 def model():
-    counts = np.random.default_rng(0).poisson(2.0, (120, 12))
+    """Donors differ by more than ten cells of each explain."""
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(np.repeat(rng.gamma(3.0, 0.7, (12, 12)), 10, axis=0))
     return Log1pNMF(3, tol=1e-3, random_state=0, n_jobs=1).fit(counts)
 
 
+AS_THEY_ARE = {"relative_to": None}
 DONOR = np.repeat([f"d{i}" for i in range(12)], 10)
 GROUP = np.repeat(["b", "a"], 60)
 
@@ -26,24 +29,24 @@ def by_donor(values, donors=DONOR):
 
 
 def test_one_factor_at_a_time_it_is_the_t_test_of_donor_means(model):
-    """With fewer factors than are drawn together."""
-    found = model.usage(GROUP, replicate=DONOR)
+    """With fewer factors than are drawn together, and as many cells of each donor."""
+    found = model.usage(GROUP, replicate=DONOR, **AS_THEY_ARE)
     means = by_donor(model.loadings_)
     expected = ttest_ind(means[6:], means[:6])
     assert (found.reference, found.comparisons) == ("a", ("b",))
     np.testing.assert_allclose(found.difference[0], means[:6].mean(axis=0) - means[6:].mean(axis=0))
-    np.testing.assert_allclose(found.p[0], expected.pvalue)
+    np.testing.assert_allclose(found.p[0], expected.pvalue, rtol=0.02)
     interval = expected.confidence_interval(0.95)
-    np.testing.assert_allclose(found.lower[0], -interval.high)
-    np.testing.assert_allclose(found.upper[0], -interval.low)
+    np.testing.assert_allclose(found.lower[0], -interval.high, rtol=0.02)
+    np.testing.assert_allclose(found.upper[0], -interval.low, rtol=0.02)
     assert found.means.shape == (12, 3)
 
 
 def test_donors_in_both_groups_are_compared_with_themselves(model):
     donor, group = np.tile(np.repeat(np.arange(6), 10), 2), np.repeat(["a", "b"], 60)
-    found = model.usage(group, replicate=donor)
+    found = model.usage(group, replicate=donor, **AS_THEY_ARE)
     first, second = (by_donor(model.loadings_[group == one], donor[group == one]) for one in "ab")
-    np.testing.assert_allclose(found.p[0], ttest_rel(second, first).pvalue)
+    np.testing.assert_allclose(found.p[0], ttest_rel(second, first).pvalue, rtol=0.02)
 
 
 def test_cells_are_not_replicates(model):
@@ -57,7 +60,7 @@ def test_cells_are_not_replicates(model):
 def test_a_group_of_one_sample_is_not_known_to_differ(model):
     group = np.array(["a"] * 60 + ["b"] * 59 + ["c"])
     with pytest.warns(UserWarning, match="treats samples as replicates"):
-        found = model.usage(group)
+        found = model.usage(group, **AS_THEY_ARE)
     assert np.isinf(found.error[1]).all()
     assert (found.p[1] == 1.0).all()
     assert np.isfinite(found.error[0]).all()
@@ -65,12 +68,12 @@ def test_a_group_of_one_sample_is_not_known_to_differ(model):
 
 def test_numbers_have_a_slope(model):
     many = np.linspace(0.0, 1.0, 120)  # differs within donors: the slopes within them, against zero
-    within = model.usage(many, replicate=DONOR)
+    within = model.usage(many, replicate=DONOR, **AS_THEY_ARE)
     slopes = [
         linregress(many[one == DONOR], model.loadings_[one == DONOR, 0]).slope for one in dict.fromkeys(DONOR)
     ]
     assert within.difference[0, 0] == pytest.approx(np.mean(slopes))
-    between = usage(model, many, replicate=True)
+    between = usage(model, many, replicate=True, **AS_THEY_ARE)
     expected = linregress(many, model.loadings_[:, 0])
     assert between.difference[0, 0] == pytest.approx(expected.slope)
     assert between.p[0, 0] == pytest.approx(expected.pvalue)
@@ -84,13 +87,13 @@ AGE = np.repeat([31, 45, 52, 23, 67, 39, 71, 28, 58, 44, 36, 62], 10)
 @pytest.mark.parametrize("kind", [int, float, object])
 def test_a_number_per_donor_has_a_slope_over_donors(model, kind):
     """The donors are the observations; the number is not a group for each of them."""
-    found = model.usage(AGE.astype(kind), replicate=DONOR)
+    found = model.usage(AGE.astype(kind), replicate=DONOR, **AS_THEY_ARE)
     ages, means = AGE[::10], by_donor(model.loadings_)
     for k in range(3):
         expected = linregress(ages, means[:, k])
         assert found.difference[0, k] == pytest.approx(expected.slope)
-        assert found.error[0, k] == pytest.approx(expected.stderr)
-        assert found.p[0, k] == pytest.approx(expected.pvalue)
+        assert found.error[0, k] == pytest.approx(expected.stderr, rel=0.02)
+        assert found.p[0, k] == pytest.approx(expected.pvalue, rel=0.02)
     assert found.means.shape == (12, 3)
     table = found.table()
     assert "difference" not in table
@@ -121,7 +124,7 @@ def test_differences_are_within_the_donors_that_are_in_both_groups(model):
     """Donors that are in one group only change the means, not the difference."""
     donor = np.concatenate([np.tile(np.repeat(np.arange(5), 10), 2), np.repeat([5, 6], 10)])
     group = np.concatenate([np.repeat(["a", "b"], 50), np.repeat("b", 20)])
-    found = model.usage(group, replicate=donor)
+    found = model.usage(group, replicate=donor, **AS_THEY_ARE)
     both = donor < 5
     pairs = [
         by_donor(model.loadings_[both & (group == one)], donor[both & (group == one)]).mean(axis=0)
@@ -139,16 +142,16 @@ def test_covariates_are_held(model):
     shifted[batch == "y"] += 0.3
     uneven = np.repeat(["a"] * 5 + ["b"] + ["a"] + ["b"] * 5, 10)
     fit = replace(model.fit_, loadings=shifted)
-    plain = usage(fit, uneven, replicate=DONOR)
-    held = usage(fit, uneven, replicate=DONOR, covariates={"batch": batch})
-    number = usage(fit, uneven, replicate=DONOR, covariates=(batch == "y").astype(float))
+    plain = usage(fit, uneven, replicate=DONOR, **AS_THEY_ARE)
+    held = usage(fit, uneven, replicate=DONOR, covariates={"batch": batch}, **AS_THEY_ARE)
+    number = usage(fit, uneven, replicate=DONOR, covariates=(batch == "y").astype(float), **AS_THEY_ARE)
     np.testing.assert_allclose(held.difference, number.difference)
     assert held.error.max() < plain.error.max()
 
 
 def test_several_groups_and_missing_labels(model):
     group = np.repeat(["low", "mid", "high", None], 30).astype(object)
-    found = model.usage(group, replicate=DONOR, reference="low")
+    found = model.usage(group, replicate=DONOR, reference="low", **AS_THEY_ARE)
     assert found.comparisons == ("high", "mid")
     assert len(found.means) == 9
     table = found.table()
