@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scipy.stats import linregress, ttest_ind, ttest_rel
 
+import log1pnmf as lp
 from log1pnmf import Log1pNMF, fit_log1p_nmf
-from log1pnmf.analysis.usage import moderate, usage
+from log1pnmf.analysis.usage import Sizes, moderate, usage
 
 
 @pytest.fixture(scope="module")
@@ -169,29 +170,123 @@ def test_moderation_keeps_the_order_and_draws_together():
     assert drawn[5] == 0.0
 
 
-def chance(fit, n_donors, n_simulations, *, ages=False, replicated=True):
+FACTORS = np.eye(4)[np.repeat([0, 1, 2, 3], [24, 6, 6, 6])] + [0.3, 0.0, 0.0, 0.0]
+
+
+@pytest.fixture(scope="module", params=[1.0, np.inf])
+def compositional(request):
+    """Six donors against six; the second factor is doubled, and size factors are totals."""
+    rng, c = np.random.default_rng(3), request.param
+    level = np.exp(0.1 * rng.standard_normal((12, 4)))
+    level[6:, 1] *= 2.0
+    loadings = np.repeat(level, 20, axis=0) * rng.gamma(10.0, 0.1, (240, 4))
+    eta = loadings @ FACTORS.T
+    means = (eta if np.isinf(c) else np.expm1(eta)) * rng.lognormal(1.5, 0.4, (240, 1))
+    fixed = {"fixed_factors": FACTORS * lp.ShiftedLog(c).alpha}
+    return Log1pNMF(4, c=c, n_jobs=1, **fixed).fit(rng.poisson(means))
+
+
+def test_what_keeps_its_proportions_is_not_called(compositional):
+    """The baseline falls with totals as size factors; relative to what stays, only one factor moves."""
+    donor, group = np.repeat(np.arange(12), 20), np.repeat(["a", "b"], 120)
+    plain = compositional.usage(group, replicate=donor, **AS_THEY_ARE)
+    assert plain.difference[0, 0] < 0.0
+    assert plain.p[0, 0] < 0.05
+    found = compositional.usage(group, replicate=donor)
+    assert (found.p[0] < 0.05).tolist() == [False, True, False, False]
+    assert "k1" not in found.relative_to[0]
+    assert set(found.table()["relative_to"]) == {", ".join(found.relative_to[0])}
+    chosen = compositional.usage(group, replicate=donor, relative_to="k0")
+    assert chosen.relative_to == (("k0",),)
+    assert (chosen.difference[0, 0], chosen.error[0, 0], chosen.p[0, 0]) == (0.0, 0.0, 1.0)
+    with pytest.raises(ValueError, match="a factor must be one of 'k0'"):
+        compositional.usage(group, replicate=donor, relative_to="k9")
+
+
+def test_a_change_of_all_size_factors_changes_nothing():
+    """At c = inf loadings of a donor that are multiplied by a number have the same ratios."""
+    rng = np.random.default_rng(0)
+    fit = fit_log1p_nmf(rng.poisson(2.0, (120, 12)), 3, c=np.inf, n_jobs=1, tol=1e-3)
+    sizes = Sizes.of(fit, fit.loadings)
+    np.testing.assert_allclose(sizes.response, fit.loadings.mean(axis=0))
+    combined = sizes.relative(np.array([0, 2]))
+    np.testing.assert_allclose(sizes.response @ combined, 0.0, atol=1e-12)
+    near = fit_log1p_nmf(rng.poisson(2.0, (120, 12)), 3, c=1e6, n_jobs=1, tol=1e-3)
+    np.testing.assert_allclose(Sizes.of(near, near.loadings).response, near.loadings.mean(axis=0), rtol=1e-3)
+
+
+def test_within_is_the_comparison_of_these_cells(model):
+    kind = np.tile(["T", "B"], 60)
+    found = model.usage(GROUP, replicate=DONOR, within=kind, **AS_THEY_ARE)
+    assert found.within == ("B", "T")
+    only = np.where(kind == "T", GROUP, None)
+    np.testing.assert_allclose(found.p[1], model.usage(only, replicate=DONOR, **AS_THEY_ARE).p[0])
+    own = usage(
+        model, GROUP[kind == "T"], replicate=DONOR[kind == "T"], loadings=model.loadings_[kind == "T"]
+    )
+    np.testing.assert_allclose(own.p[0], model.usage(only, replicate=DONOR).p[0])
+    table = found.table()
+    assert table["within"].tolist() == ["B"] * 3 + ["T"] * 3
+    np.testing.assert_allclose(table["difference"], table["mean"] - table["reference_mean"])
+    rare = np.where(np.arange(120) < 2, "rare", kind)
+    with pytest.warns(UserWarning, match="'rare' \\(all samples are in the group 'b'"):
+        assert model.usage(GROUP, replicate=DONOR, within=rare, **AS_THEY_ARE).within == ("B", "T")
+
+
+def test_an_interaction_is_the_test_of_differences_between_parts(model):
+    kind = np.tile(["T", "B"], 60)
+    found = model.usage(GROUP, replicate=DONOR, within=kind, interaction=True, **AS_THEY_ARE)
+    parts = [by_donor(model.loadings_[kind == one], DONOR[kind == one]) for one in "BT"]
+    expected = ttest_ind((parts[1] - parts[0])[:6], (parts[1] - parts[0])[6:])
+    apart = (parts[1] - parts[0])[:6].mean(axis=0) - (parts[1] - parts[0])[6:].mean(axis=0)
+    np.testing.assert_allclose(found.difference, [-apart, apart])
+    assert (found.p[1] >= 0.98 * expected.pvalue).all()  # no surer than the scatter of cells allows
+    with pytest.raises(ValueError, match="interaction=True needs within="):
+        model.usage(GROUP, replicate=DONOR, interaction=True)
+    with pytest.raises(ValueError, match=r"samples x 3 factors, got shape \(4, 2\)"):
+        model.usage(list("aabb"), replicate=True, loadings=np.ones((4, 2)))
+
+
+def test_hundreds_of_groups_are_one_map(model):
+    from matplotlib.figure import Figure
+
+    from log1pnmf import pl
+
+    guide = np.resize([f"g{i}" for i in range(8)], 120)
+    found = model.usage(guide, replicate=np.repeat(["r1", "r2", "r3"], 40), reference="g0")
+    assert found.difference.shape == (7, 3)
+    image = pl.usage(found, figure=Figure()).axes[0].images[0]
+    np.testing.assert_allclose(np.sort(np.ravel(image.get_array())), np.sort(found.difference.ravel()))
+
+
+def chance(fit, n_donors, n_simulations, *, ages=False, replicated=True, cells=20):
     """Donors differ, their groups do not: how often they are called different, and how often 0 is covered."""
     called, covered = [], []
     for seed in range(n_simulations):
         rng = np.random.default_rng([seed, n_donors])
+        cells = np.resize(cells, 2 * n_donors)
         means = 0.4 + 0.08 * rng.gamma(4.0, 0.25, 8) * rng.standard_normal((2 * n_donors, 8))
-        loadings = np.maximum(np.repeat(means, 20, axis=0) + rng.normal(0.0, 0.1, (40 * n_donors, 8)), 0.0)
+        loadings = np.maximum(np.repeat(means, cells, axis=0) + rng.normal(0.0, 0.15, (cells.sum(), 8)), 0.0)
         group = rng.integers(20, 81, 2 * n_donors) if ages else np.repeat(["a", "b"], n_donors)
-        donor = np.repeat(np.arange(2 * n_donors), 20) if replicated else True
-        found = usage(replace(fit, loadings=loadings), np.repeat(group, 20), replicate=donor)
+        donor = np.repeat(np.arange(2 * n_donors), cells) if replicated else True
+        found = usage(
+            replace(fit, loadings=loadings), np.repeat(group, cells), replicate=donor, relative_to=None
+        )
         called.append(found.p <= 0.05)
         covered.append((found.lower <= 0.0) & (found.upper >= 0.0))
     return np.mean(called), np.mean(covered)
 
 
-@pytest.mark.parametrize(("n_donors", "ages"), [(3, False), (6, False), (6, True)])
-def test_level(n_donors, ages):
+@pytest.mark.parametrize(
+    ("n_donors", "ages", "cells"), [(3, False, 20), (6, True, 20), (3, False, [5, 5, 5, 80, 80, 80])]
+)
+def test_level(n_donors, ages, cells):
     """Studies/usage.py has more designs. With cells as replicates chance is called a difference."""
     fit = fit_log1p_nmf(np.ones((8, 8)), 8, random_state=0, tol=0.1, n_jobs=1)
-    called, covered = chance(fit, n_donors, 60, ages=ages)
+    called, covered = chance(fit, n_donors, 60, ages=ages, cells=cells)
     assert 0.02 < called < 0.085
     assert covered > 0.91
-    assert chance(fit, n_donors, 5, ages=ages, replicated=False)[0] > 0.2
+    assert chance(fit, n_donors, 5, ages=ages, replicated=False, cells=cells)[0] > 0.2
 
 
 def test_refusals(model):
