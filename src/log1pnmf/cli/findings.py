@@ -142,6 +142,10 @@ def usage(
     check_table(output, force=force)
     if replicate is not None and samples_are_replicates:
         raise typer.BadParameter("--replicate and --samples-are-replicates contradict each other; choose one")
+    if interaction and within is None:
+        raise typer.BadParameter(
+            "--interaction needs --within, the column with the cell type (part) of samples"
+        )
     folder = RunFolder.open(run)
     fit = folder.fit(c)
     donors: Any = True if samples_are_replicates else None if replicate is None else folder.labels(replicate)
