@@ -12,7 +12,7 @@ from log1pnmf.analysis.sweep import sweep as sweep_counts
 from log1pnmf.counts.features import find_features
 from log1pnmf.fitting.anndata import as_fit, fit_from, is_annotated
 from log1pnmf.fitting.fit import SWEEP, Keys, sweep_key
-from log1pnmf.fitting.fit_counts import Request, run_request
+from log1pnmf.fitting.fit_counts import checked, fit_counts
 from log1pnmf.fitting.new_samples import counts_of, new_batches, new_samples
 
 from .inputs import (
@@ -250,7 +250,7 @@ def log1p_nmf(
     """
     check_anndata(adata)
     keys = Keys(key_added)
-    request = Request.of(
+    settings, given = checked(
         n_components=n_components,
         c=c,
         random_state=random_state,
@@ -261,7 +261,7 @@ def log1p_nmf(
     layer = raw_layer(layer, use_raw)
     adata = target(adata, copy)
     chosen = read_counts(adata, layer, chosen_features(adata, mask_var))
-    fit = run_request(request, chosen.counts)
+    fit = fit_counts(chosen.counts, settings, **given)
     write_fit(adata, keys, fit, chosen)
     if std:
         adata.obsm[keys.std] = loading_errors(fit, chosen.counts)
