@@ -173,12 +173,11 @@ def test_moderation_keeps_the_order_and_draws_together():
 FACTORS = np.eye(4)[np.repeat([0, 1, 2, 3], [24, 6, 6, 6])] + [0.3, 0.0, 0.0, 0.0]
 
 
-@pytest.fixture(scope="module", params=[1.0, np.inf])
-def compositional(request):
-    """Six donors against six; the second factor is doubled, and size factors are totals."""
-    rng, c = np.random.default_rng(3), request.param
-    level = np.exp(0.1 * rng.standard_normal((12, 4)))
-    level[6:, 1] *= 2.0
+def compositional(c, seed, shifted=(1,), scatter=0.1):
+    """Six donors against six; some factors are doubled, and size factors are totals."""
+    rng = np.random.default_rng([seed, 3])
+    level = np.exp(scatter * rng.standard_normal((12, 4)))
+    level[6:, list(shifted)] *= 2.0
     loadings = np.repeat(level, 20, axis=0) * rng.gamma(10.0, 0.1, (240, 4))
     eta = loadings @ FACTORS.T
     means = (eta if np.isinf(c) else np.expm1(eta)) * rng.lognormal(1.5, 0.4, (240, 1))
@@ -186,21 +185,35 @@ def compositional(request):
     return Log1pNMF(4, c=c, n_jobs=1, **fixed).fit(rng.poisson(means))
 
 
-def test_what_keeps_its_proportions_is_not_called(compositional):
+@pytest.mark.parametrize("c", [1.0, np.inf])
+def test_what_keeps_its_proportions_is_not_called(c):
     """The baseline falls with totals as size factors; relative to what stays, only one factor moves."""
-    donor, group = np.repeat(np.arange(12), 20), np.repeat(["a", "b"], 120)
-    plain = compositional.usage(group, replicate=donor, **AS_THEY_ARE)
+    donor, group, model = np.repeat(np.arange(12), 20), np.repeat(["a", "b"], 120), compositional(c, 0)
+    plain = model.usage(group, replicate=donor, **AS_THEY_ARE)
     assert plain.difference[0, 0] < 0.0
     assert plain.p[0, 0] < 0.05
-    found = compositional.usage(group, replicate=donor)
+    found = model.usage(group, replicate=donor)
     assert (found.p[0] < 0.05).tolist() == [False, True, False, False]
     assert "k1" not in found.relative_to[0]
     assert set(found.table()["relative_to"]) == {", ".join(found.relative_to[0])}
-    chosen = compositional.usage(group, replicate=donor, relative_to="k0")
+    chosen = model.usage(group, replicate=donor, relative_to="k0")
     assert chosen.relative_to == (("k0",),)
     assert (chosen.difference[0, 0], chosen.error[0, 0], chosen.p[0, 0]) == (0.0, 0.0, 1.0)
     with pytest.raises(ValueError, match="a factor must be one of 'k0'"):
-        compositional.usage(group, replicate=donor, relative_to="k9")
+        model.usage(group, replicate=donor, relative_to="k9")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:in 1 of 1 comparison:UserWarning")
+@pytest.mark.parametrize("shifted", [(1,), (1, 2)])
+@pytest.mark.parametrize("c", [1.0, np.inf])
+def test_factors_that_stay_are_called_by_chance_only(c, shifted):
+    """With one and with half of the factors shifted; studies/usage.py has more designs."""
+    donor, group = np.repeat(np.arange(12), 20), np.repeat(["a", "b"], 120)
+    models = [compositional(c, seed, shifted, scatter=0.2) for seed in range(100)]
+    called = np.stack([model.usage(group, replicate=donor).p[0] <= 0.05 for model in models])
+    assert np.delete(called, shifted, axis=1).mean() <= 0.07
+    assert called[:, shifted].mean() > 0.9
 
 
 def test_a_change_of_all_size_factors_changes_nothing():
