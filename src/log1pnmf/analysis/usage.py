@@ -644,21 +644,23 @@ def _models(
 def _relative(
     model: LinearModel, sizes: Sizes, relative_to: Any, names: tuple[str, ...]
 ) -> tuple[Array, Array, Array, list[tuple[str, ...]], list[float]]:
-    """Test relative to factors that keep their proportions; also their names, and the share they carry."""
+    """Test relative to some factors; also their names, and the share of those that were found."""
     n = max(len(model.others), 1)
     tests = model.tested(np.eye(len(names)), np.arange(n))
     if relative_to is None or len(names) == 1:
         return *tests, [()] * n, []
     if isinstance(relative_to, str) and relative_to == "auto" and "auto" not in names:
         chosen = [tuple(sizes.reference(*row).tolist()) for row in zip(*tests[:2], strict=True)]
+        shares = [float(sizes.share[list(one)].sum()) for one in chosen]
     else:
         given = [relative_to] if isinstance(relative_to, str | int) else list(relative_to)
-        chosen = [tuple(sorted({factor_number(one, names) for one in given}))] * n
+        chosen, shares = [tuple(sorted({factor_number(one, names) for one in given}))] * n, []
+        if not sizes.share[list(chosen[0])].sum() > 0.0:
+            raise ValueError("no sample uses the factors of relative_to; choose others")
     for one in dict.fromkeys(chosen):
         rows = np.array([place for place, other in enumerate(chosen) if other == one])
         for all_rows, own in zip(tests, model.tested(sizes.relative(np.array(one)), rows), strict=True):
             all_rows[rows] = own
-    shares = [float(sizes.share[list(one)].sum()) for one in chosen]
     return *tests, [tuple(names[k] for k in one) for one in chosen], shares
 
 
