@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from log1pnmf.fitting.fit_counts import checked, fit_counts
 from log1pnmf.fitting.new_samples import project, score
 from log1pnmf.fitting.settings import GIVEN
 from log1pnmf.fitting.summary import summarize
-from log1pnmf.report.document import ReportOptions, write_report
+from log1pnmf.report.document import write_report
 
 # ---------- what can be asked of a fitted estimator; the base of Log1pNMF
 
@@ -204,8 +204,8 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.fit_ = self.fit_.renamed(names)
         return self
 
-    def report(self, path: StrPath, **options: Unpack[ReportOptions]) -> Path:
-        """Write a report about the fit: one HTML file that opens offline."""
+    def report(self, path: StrPath, **options: Any) -> Path:
+        """Write a report about the fit, one HTML file; options as in `log1pnmf.report.write_report`."""
         check_is_fitted(self)
         options.setdefault("n_jobs", self.n_jobs)
         return write_report(path, self.fit_, **options)
