@@ -221,7 +221,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return markers(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
 
     def usage(self, groups: Any, replicate: Any = None, **options: Any) -> Usage:
-        """Compare the mean loadings of groups of training samples, on the level of replicates."""
+        """Compare mean loadings of groups of training samples (or `loadings=`), replicate by replicate."""
         check_is_fitted(self)
         return usage(self.fit_, groups, replicate=replicate, **options)
 

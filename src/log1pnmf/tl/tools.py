@@ -394,6 +394,9 @@ def usage(
     *,
     replicate: str | bool | None = None,
     reference: str | None = None,
+    within: str | None = None,
+    interaction: bool = False,
+    relative_to: Any = "auto",
     covariates: str | Sequence[str] = (),
     numeric: bool | None = None,
     key: str | None = None,
@@ -409,9 +412,11 @@ def usage(
         Column of `obs` with the condition of every sample, or with a number such as an age.
     replicate : str or True, optional
         Column of `obs` with the donor (animal, patient) of every sample; True if every sample is a replicate.
+    within : str, optional
+        Column of `obs`, such as the cell type: groups are compared within each of its labels.
     covariates : str or sequence of str
         Columns of `obs` with covariates to adjust for: numbers or labels.
-    reference, numeric
+    reference, interaction, relative_to, numeric
         As in `log1pnmf.analysis.usage`.
     key : str, optional
         Name of the fit, if `key_added` was given.
@@ -439,7 +444,7 @@ def usage(
     >>> log1p_nmf(adata, 2)
     >>> usage(adata, "condition", replicate="donor")
     >>> adata.uns["log1p_nmf_usage"]["table"].shape
-    (2, 11)
+    (2, 12)
     """
     check_anndata(adata)
     chosen = [covariates] if isinstance(covariates, str) else list(covariates)
@@ -448,6 +453,9 @@ def usage(
         labels_of(adata, groupby),
         replicate=labels_of(adata, replicate),
         reference=reference,
+        within=labels_of(adata, within),
+        interaction=interaction,
+        relative_to=relative_to,
         covariates={name: labels_of(adata, name) for name in chosen} or None,
         numeric=numeric,
     )
