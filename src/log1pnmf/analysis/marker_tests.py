@@ -271,10 +271,7 @@ LONGEST_STEP = 1.0  # in eta, for all links but the identity
 ARRAYS_PER_BLOCK = 24  # in memory at a time, of the size of a block
 ENOUGH_FEATURES = 2000  # to find the change of features that do not move
 WITHIN = 2.0  # standard errors, half of the intervals that are to agree on it
-MOST_UNMOVED, LEAST_UNMOVED = (
-    float(np.log(3.0)),
-    0.25,
-)  # its largest logarithm, and part of features that agree
+MOST_UNMOVED, LEAST_UNMOVED = float(np.log(3.0)), 0.5  # its largest logarithm; least part that agrees
 LEAST_WITH_ALL = 0.6  # part of the features that agree for a factor that must agree for all
 
 
@@ -372,23 +369,25 @@ def unmoved(found: Inference, around: StandIns, link: ShiftedLog) -> Array:
     """
     tested = np.flatnonzero(around.comparable)
     with_it, without = (found.coefficients @ side[tested].T for side in (around.own, around.rest))
-    error, steps = found.error[:, tested], WITHIN * np.array([-1.0, 0.0, 1.0])[:, None, None]
+    error = np.where(np.isfinite(found.error[:, tested]), found.error[:, tested], np.nan)
+    steps = WITHIN * np.array([-1.0, 0.0, 1.0])[:, None, None]
     ends = with_it + steps * error
     if not link.is_identity:
         ends, without = (np.expm1(np.minimum(values, LARGEST_ETA)) for values in (ends, without))
     known = np.isfinite(error) & np.isfinite(with_it) & (error > 0.0) & (without > 0.0)
     ratios = np.where(known, ends / np.where(known, without, 1.0), np.nan)
     low, middle, high = np.log(np.maximum(ratios, TINY))
+    width = np.where(known, high - low, np.inf)
     centre = np.array([_most_agree(low[:, k], high[:, k]) for k in range(len(tested))])
     for _ in range(3):
         agree = (low <= centre) & (centre <= high)
         with_all = agree.all(axis=1)[:, None] & agree  # features of other factors are not quite still
         agree = np.where(with_all.sum(axis=0) >= LEAST_WITH_ALL * agree.sum(axis=0), with_all, agree)
-        weights = np.where(known & agree, (high - low) ** -2.0, 0.0)
+        weights = np.where(agree, width**-2.0, 0.0)
         means = np.nansum(weights * middle, axis=0) / np.maximum(weights.sum(axis=0), TINY)
         centre = np.where((centre != 0.0) & (weights > 0.0).any(axis=0), means, centre)
     still = np.ones(len(around.own))
-    still[tested] = np.exp(centre)
+    still[tested] = np.exp(np.where(np.abs(centre) <= MOST_UNMOVED, centre, 0.0))
     return still
 
 

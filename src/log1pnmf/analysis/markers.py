@@ -40,7 +40,7 @@ OF_FACTORS = ("reliability", "determined", "unmoved")  # one number per factor
 
 LEVEL = 0.05  # largest adjusted p-value of features that rise significantly
 LEAST_RELIABLE = 0.5  # no markers are named of factors of less reliability
-HALF_ITERATIONS = 8  # of fits to half of the samples: enough to forget the other half
+HALF_ITERATIONS = 20  # of fits to half of the samples: enough to forget the other half
 LEAST_PER_FACTOR = 10  # samples of a half; with fewer the factors are taken as known
 
 
@@ -73,8 +73,8 @@ class Markers:
         loadings, given the factors, nor of the factors (see `determined`). No markers are named of a factor
         below 0.5: its adjusted p-values are 1.
     determined : ndarray of shape (n_components,)
-        Of the same, the share that comes back with factors that were fitted to other samples (half of
-        them). NaN where the factors were taken as known: too few samples, samples or counts that were not
+        Squared correlation of the loadings with those that factors fitted to the other half of the samples
+        give. NaN where the factors were taken as known: too few samples, samples or counts that were not
         fitted, known structure.
     unmoved : ndarray of shape (n_components,)
         log2 fold change with the factor of features that do not move, at the size factors of the fit. Fold
@@ -483,7 +483,7 @@ def _in_memory(
 
 
 def _determined(fit: Fit, counts: Counts, sizes: Array, max_samples: int | None, n_jobs: int | None) -> Array:
-    """Return what comes back of each factor's own part of the loadings with factors of other samples."""
+    """Return the squared correlation of loadings with those from factors fitted to other samples."""
     part, rows = counts.part_in_memory(max_samples)
     n, k = len(rows), fit.n_components
     if not fit.whole or fit.factor_kinds is not None or k == 1 or n < 2 * LEAST_PER_FACTOR * k:
@@ -511,19 +511,8 @@ def _determined(fit: Fit, counts: Counts, sizes: Array, max_samples: int | None,
             found = project(
                 other, Counts.from_any(table[others]), sizes[rows][others], batch=labels, n_jobs=n_jobs
             )
-        shares.append(_own_part_again(own.loadings[others], found))
+        shares.append(np.maximum(match_factors(own.loadings[others], found).similarity, 0.0) ** 2)
     return np.asarray(np.mean(shares, axis=0))
-
-
-def _own_part_again(loadings: Array, others: Array) -> Array:
-    """Return the squared correlation of matched loadings, beyond the other loadings of the fit."""
-    others, shares = others[:, match_factors(loadings, others).pairs[:, 1]], np.zeros(loadings.shape[1])
-    for k in range(len(shares)):
-        beside = np.column_stack([np.ones(len(loadings)), np.delete(loadings, k, axis=1)])
-        both = np.column_stack([loadings[:, k], others[:, k]])
-        a, b = (both - beside @ np.linalg.lstsq(beside, both, rcond=None)[0]).T
-        shares[k] = max(a @ b, 0.0) ** 2 / max((a @ a) * (b @ b), 1e-300)
-    return shares
 
 
 def _warn_of_errors(reliability: Array, tested: NDArray[np.bool_], names: tuple[str, ...]) -> None:

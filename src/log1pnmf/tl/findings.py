@@ -84,8 +84,9 @@ def markers(
     check_anndata(adata)
     fit = fit_from(adata, key)
     counts = counts_of_fit(adata, fit, key, layer)
-    options = {"errors": errors, "split": split, "max_samples": max_samples}
-    found = find_markers(fit, counts, **options, n_jobs=n_jobs, verbose=verbose)
+    found = find_markers(
+        fit, counts, errors=errors, split=split, max_samples=max_samples, n_jobs=n_jobs, verbose=verbose
+    )
     adata = target(adata, copy)
     adata.uns[Keys(key).markers] = {"table": as_frame(found.table(n_top)), **found.kept()}
     return adata if copy else None
