@@ -271,7 +271,7 @@ LONGEST_STEP = 1.0  # in eta, for all links but the identity
 ARRAYS_PER_BLOCK = 24  # in memory at a time, of the size of a block
 ENOUGH_FEATURES = 2000  # to find the change of features that do not move
 WITHIN = 2.0  # standard errors, half of the intervals that are to agree on it
-MOST_UNMOVED, LEAST_UNMOVED = float(np.log(3.0)), 0.5  # its largest logarithm; least part that agrees
+MOST_UNMOVED, LEAST_UNMOVED = float(np.log(3.0)), 0.67  # its largest logarithm; least part that agrees
 LEAST_WITH_ALL = 0.6  # part of the features that agree for a factor that must agree for all
 
 
