@@ -132,7 +132,7 @@ def test_h5ad_that_cannot_be_written_is_told_and_the_rest_is_there(fit, tmp_path
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("log1pnmf.cli.fit.write_annotated", full)
+    monkeypatch.setattr("log1pnmf.cli.fit.write_anndata", full)
     done = fit("--write-h5ad", tmp_path / "new.h5ad")
     assert done.code == 1
     assert "no room left on the disk" in done.err

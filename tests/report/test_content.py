@@ -2,7 +2,6 @@
 
 import html
 import html.parser
-import inspect
 import re
 from dataclasses import replace
 
@@ -17,7 +16,9 @@ from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.report import document, write_report
 from log1pnmf.report import figures as structure
+from log1pnmf.report import inputs as words
 from log1pnmf.report.comparison import compare
+from log1pnmf.report.factors import served_groups
 from log1pnmf.report.inputs import MOST_GROUPS, groups_of
 
 
@@ -421,6 +422,11 @@ def test_missing_folder_is_said_before_any_work(tmp_path, models):
         write_report(tmp_path / "no" / "r.html", models)
 
 
-def test_options_that_models_pass_on_are_those_of_the_report():
-    keywords = set(inspect.signature(write_report).parameters) - {"path", "fits"}
-    assert set(document.ReportOptions.__annotations__) == keywords
+def test_numbers_and_words():
+    assert words.keep_together("at c = 1") == "at c\xa0=\xa01"
+    assert [words.enumerate_words("abcd", most) for most in (4, 2)] == ["a, b, c and d", "a, b and 2 more"]
+    assert [*map(words.percent, (0.1808, 0.00042, 0.0, 0.9999))] == ["18.1%", "0.042%", "0%", "99.99%"]
+    assert [*map(words.decimal, (0.4567, np.nan))] == ["0.46", "–"]
+    assert [*map(words.alike, ([5.25, 0.5], [1930.0, 32.2]))] == [["5.25", "0.50"], ["1,930", "32"]]
+    assert [*map(words.significant, (12345.6, 0.012345, 1.2e-7))] == ["12,346", "0.0123", "1.2e-07"]
+    assert served_groups(np.array([0.2, 0.9, 0.5]), ("a", "b", "c")) == ["b", "c"]

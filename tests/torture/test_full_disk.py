@@ -14,9 +14,9 @@ from log1pnmf.cli.convert import to_r
 from log1pnmf.cli.fit import write_annotated_fits
 from log1pnmf.cli.run_folder import RunFolder, RunRecord, RunWriter, Source, claimed_for_run
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.read import Filtered, Sink
+from log1pnmf.counts.read import Filtered
 from log1pnmf.counts.text import CountTable
-from log1pnmf.counts.write import WRITABLE, write_chunks, write_table
+from log1pnmf.counts.write import WRITABLE, Sink, write_chunks, write_table
 from log1pnmf.fitting.checkpoint import load_checkpoint
 from log1pnmf.report.document import write_report
 

@@ -85,10 +85,9 @@ def replacing(path: StrPath) -> Iterator[BinaryIO]:
 
 @contextmanager
 def building(path: StrPath, *, force: bool = False) -> Iterator[Path]:
-    """Return a temporary place for a file or folder of that name, which is moved to `path` if all goes well.
+    """Yield a temporary place for a file or folder, which is moved to `path` if all goes well.
 
-    Whatever goes wrong leaves `path` as it was. Where something is replaced, it is moved aside first and
-    removed last.
+    Whatever goes wrong leaves `path` as it was; only a killed process leaves its ``.<random>.tmp``.
     """
     place = check_place(path, force=force)
     aside = place.with_name(f".{secrets.token_hex(8)}.tmp")
@@ -103,7 +102,15 @@ def building(path: StrPath, *, force: bool = False) -> Iterator[Path]:
 def _move(temporary: Path, place: Path, *, force: bool) -> None:
     """Move something to its place; without `force` only if nothing has appeared there meanwhile."""
     if not force:
-        _move_to_free(temporary, place)
+        try:  # the system refuses to replace a folder, and to link over a file
+            (os.rename if temporary.is_dir() else os.link)(temporary, place)
+        except OSError as error:
+            if place.exists():
+                raise FileExistsError(
+                    f"{place} was made by someone else in the meantime and is not replaced; choose another "
+                    "name"
+                ) from error
+            os.rename(temporary, place)  # a file system without links
     elif not place.exists() or (place.is_file() and temporary.is_file()):
         os.replace(temporary, place)
     else:
@@ -117,27 +124,9 @@ def _move(temporary: Path, place: Path, *, force: bool) -> None:
         remove(old)
 
 
-def _move_to_free(temporary: Path, place: Path) -> None:
-    """Move without replacing anything: the system refuses to replace a folder, and to link over a file."""
-    try:
-        if temporary.is_dir():
-            os.rename(temporary, place)
-        else:
-            os.link(temporary, place)
-    except OSError as error:
-        if place.exists():
-            raise FileExistsError(
-                f"{place} was made by someone else in the meantime and is not replaced; choose another name"
-            ) from error
-        os.rename(temporary, place)  # a file system without links
-
-
 @contextmanager
 def claimed(path: StrPath) -> Iterator[Path]:
-    """Lock a folder for this process until the end of the block; make the folder if there is none.
-
-    One that was made here and is still empty in the end is removed.
-    """
+    """Lock a folder for this process; make it if there is none, and then remove it if it stays empty."""
     place = check_place(path, force=True)
     made = True
     try:
@@ -202,22 +191,7 @@ READERS = {
 
 
 def write_archive(path: StrPath, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
-    """Write arrays and metadata to one file, whole or not at all.
-
-    They go to a temporary file, which is then flushed to the disk and renamed. Whatever happens before that
-    leaves what was at `path` as it was. Only a killed process leaves its temporary folder behind
-    (``.<random>.tmp``), which is never read.
-
-    `metadata`: strings, numbers, booleans, None, lists and dicts of them; ``metadata["kind"]`` says what the
-    file holds. Tuples become lists. "format", "format_version", "package_version" and "arrays" are filled in.
-
-    >>> import tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), "example.npz")
-    >>> write_archive(path, {"x": np.arange(3.0)}, {"kind": "example", "c": float("inf")})
-    >>> arrays, metadata = read_archive(path, kind="example")
-    >>> arrays["x"], metadata["c"]
-    (array([0., 1., 2.]), inf)
-    """
+    """Write arrays and metadata (as JSON, with the "kind" of content) to one file, whole or not at all."""
     own = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -241,12 +215,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_archive(path: StrPath, kind: str | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read what `write_archive` wrote.
-
-    Nothing in a file is trusted: no pickle, no compressed members (so that nothing is larger than the file
-    says it is), checksums before contents, and every array has to fill its member exactly before memory is
-    set aside for it.
-    """
+    """Read what `write_archive` wrote; nothing in the file is trusted (docs/architecture.md)."""
     target = real_path(path)
     if target.exists() and not target.is_file():
         raise ValueError(f"{os.fspath(path)} is not a file; pass the file that was saved")
@@ -409,8 +378,15 @@ def from_tree(kind: Any, tree: Any, place: str = "") -> Any:
 def _leaf(name: str, origin: Any, inner: tuple[Any, ...], tree: Any) -> Any:
     """Return an array, a tuple, a dict or a plain value of an annotated type."""
     if origin in (np.ndarray, NDArray):  # from NumPy 2.5 on NDArray is an alias with the dtype alone
+        _check_type(name, tree, np.ndarray)
         dtype = inner[-1] if inner else Any
-        return _array_of(name, tree, next(iter(get_args(dtype)), dtype))
+        dtype = next(iter(get_args(dtype)), dtype)
+        if dtype is np.object_ and tree.dtype.kind == "U":  # text
+            return tree.astype(object)
+        if dtype is not Any and tree.dtype != dtype:
+            wanted = "text" if dtype is np.object_ else np.dtype(dtype)
+            raise ValueError(f"{name} must be {wanted}, got {tree.dtype} of shape {tree.shape}")
+        return tree
     if origin is tuple:
         tree = tree.tolist() if isinstance(tree, np.ndarray) else tree
         _check_type(name, tree, list)
@@ -433,17 +409,6 @@ def _kept(kind: Any) -> list[Field[Any]]:
 def _check_type(name: str, value: Any, kind: type) -> None:
     if not isinstance(value, kind):
         raise ValueError(f"{name} must be a {kind.__name__}, got {value!r:.100}")
-
-
-def _array_of(name: str, array: Any, dtype: Any) -> np.ndarray:
-    """Return an array whose elements have the annotated type; text as objects, where those are annotated."""
-    _check_type(name, array, np.ndarray)
-    if dtype is np.object_ and array.dtype.kind == "U":
-        return array.astype(object)
-    if dtype is not Any and array.dtype != dtype:
-        wanted = "text" if dtype is np.object_ else np.dtype(dtype)
-        raise ValueError(f"{name} must be {wanted}, got {array.dtype} of shape {array.shape}")
-    return array
 
 
 def split_arrays(tree: Mapping[str, Any], before: str = "") -> tuple[dict[str, np.ndarray], dict[str, Any]]:

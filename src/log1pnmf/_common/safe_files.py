@@ -19,6 +19,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import product
 from math import ceil, prod
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -62,11 +63,7 @@ def free_memory() -> float:
 
 
 def parse_memory(memory: str | float) -> float:
-    """Return bytes from "4GB", "500 MB", "1.5GiB" or a number.
-
-    >>> parse_memory("4GB"), parse_memory("1 MiB")
-    (4000000000.0, 1048576.0)
-    """
+    """Return bytes from "4GB", "500 MB", "1.5GiB" or a number."""
     size = 0.0 if isinstance(memory, str | bool) else float(memory)
     if isinstance(memory, str):
         match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([kmgt]?)(i?)b?\s*", memory.lower())
@@ -78,15 +75,7 @@ def parse_memory(memory: str | float) -> float:
 
 
 class MemoryLimit:
-    """The memory that reading a file may take: `max_memory`, or what is free and plausible for its size.
-
-    >>> import tempfile
-    >>> with tempfile.NamedTemporaryFile() as file:
-    ...     limit = MemoryLimit(file.name, "1GB")
-    >>> limit.check(10**12)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    log1pnmf._common.safe_files.BadFileError: ... has 0 bytes, but would take 1,000,000,000,000 bytes of ...
-    """
+    """The memory that reading a file may take: `max_memory`, or what is free and plausible for its size."""
 
     def __init__(self, path: StrPath, max_memory: str | float | None = None) -> None:
         self.path, self.trusted = os.fspath(path), max_memory is not None
@@ -117,9 +106,6 @@ class MemoryLimit:
         return np.array(values, dtype=f"U{max(longest, 1)}")
 
 
-# ---------- JSON
-
-
 def parse_json(content: str | bytes, source: StrPath) -> Any:
     """Read JSON; what is nested too deeply for Python is refused."""
     nested = f"{os.fspath(source)} is nested more than {DEEPEST} levels deep: it is damaged; get another copy"
@@ -131,14 +117,10 @@ def parse_json(content: str | bytes, source: StrPath) -> Any:
         raise BadFileError(
             f"{os.fspath(source)} is damaged: no valid JSON ({error}); get another copy of it"
         ) from error
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [
-            inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
-        ]
+    level: list[Any] = [[value]]
+    for _ in range(DEEPEST + 1):
+        groups = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for group in groups for one in group if isinstance(one, dict | list)]
     if level:
         raise BadFileError(nested)
     return value
@@ -309,36 +291,50 @@ READ = (*NAMING, *SHAPES, "encoding-type", "encoding-version", "ordered", "h5spa
 class Store:
     """An open HDF5 file, of which only checked parts are returned."""
 
-    def __init__(self, root: Any, limit: MemoryLimit) -> None:
-        self.root, self.limit = root, limit
+    def __init__(self, path: StrPath, limit: MemoryLimit) -> None:
         self._h5py = require("h5py", package="anndata", purpose="reading HDF5 files")
+        self.root, self.limit = self._h5py.File(path, "r"), limit
         self._seen: set[int] = set()
         self._walked: set[int] = set()  # nodes whose size was claimed
         self._referring: list[Any] = []
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if hasattr(self.root, "close"):  # zarr has nothing to close
+            self.root.close()
 
     def __contains__(self, name: str) -> bool:
         return self._find(self.root, name) is not None
 
     def members(self, name: str) -> list[str]:
         """Return the names in a group; none where it is not there."""
-        group = self.root if name == "/" else self._find(self.root, name)
+        group = self._find(self.root, name)
         return sorted(group) if isinstance(group, self._h5py.Group) else []
 
     def node(self, name: str, *, whole: bool = True) -> Any:
         """Return a group or array after checking everything below it; `whole`: all goes into memory."""
-        found = self.root if name == "/" else self._find(self.root, name)
+        found = self._find(self.root, name)
         if found is None:
             raise BadFileError(f"{self.limit.path} has no {name}; is it another kind of file?")
         size = self._declared(found, whole, (), self._walked if whole else set())
         self.limit.claim(size) if whole else self.limit.check(size)
-        self._check_references()
+        # references to categories, as old files have them, must lead to what was checked
+        for one, attribute in product(self._referring, NAMING):
+            target = one.attrs.get(attribute)
+            refers = isinstance(target, self._h5py.Reference)
+            if refers and self._address(self.root[target]) not in self._seen:
+                raise BadFileError(
+                    f"{self.limit.path}: {attribute} of {one.name} leads elsewhere, which is not read"
+                )
         return found
 
     # ------------------------------------------------------------ links
 
     def _find(self, group: Any, name: str) -> Any:
         """Follow a path through the file itself; None where it ends."""
-        for part in name.split("/"):
+        for part in filter(None, name.split("/")):
             if not isinstance(group, self._h5py.Group) or not group.id.links.exists(part.encode()):
                 return None
             group = self._member(group, part)
@@ -389,17 +385,6 @@ class Store:
                 check_names(f"{self.limit.path}: {node.name}", names)
                 for one in names:
                     self._find(node if isinstance(node, self._h5py.Group) else node.parent, one)
-
-    def _check_references(self) -> None:
-        """Check references to categories, as old files have them: they must lead to what was checked."""
-        for node in self._referring:
-            for name in NAMING:
-                found = node.attrs.get(name)
-                refers = isinstance(found, self._h5py.Reference)
-                if refers and self._address(self.root[found]) not in self._seen:
-                    raise BadFileError(
-                        f"{self.limit.path}: {name} of {node.name} leads elsewhere, which is not read"
-                    )
 
     # ------------------------------------------------------------ data
 
@@ -507,8 +492,9 @@ SLACK = 1 << 16
 class ZarrStore(Store):
     """An open zarr group, of which only checked parts are returned."""
 
-    def __init__(self, root: Any, limit: MemoryLimit) -> None:
-        self.root, self.limit = root, limit
+    def __init__(self, path: StrPath, limit: MemoryLimit) -> None:
+        check_folder(Path(path), limit)
+        self.root, self.limit = open_zarr(path), limit
 
     def __contains__(self, name: str) -> bool:
         return name in self.root
@@ -576,15 +562,6 @@ class _Array:
         for place, _, names in os.walk(self.folder):
             yield from (Path(place, name) for name in names if name not in DESCRIPTIONS)
 
-    def check_chunks(self, most: int) -> None:
-        """Refuse chunks that unpack to more than they say: zarr would unpack them to their end."""
-        for file in self.chunk_files() if self.packing else ():
-            suspect = file.stat().st_size * LARGEST_CHUNK_RATIO > most
-            if suspect and self.unpacked(file, most) > (most if self.text else self.chunk + SLACK):
-                raise BadFileError(
-                    f"{self.folder} has a chunk that unpacks to more than it should: it is malicious"
-                )
-
     def unpacked(self, file: Path, most: int) -> int:
         """Return the bytes to which a chunk unpacks, or more than `most`."""
         if self.packing is None:
@@ -618,7 +595,13 @@ def check_folder(folder: Path, limit: MemoryLimit) -> None:
                 for key in NAMING:
                     check_names(place, texts(attributes.get(key, ())))
     for array in _arrays(folder):
-        array.check_chunks(limit.size)
+        for file in array.chunk_files() if array.packing else ():  # zarr would unpack them to their end
+            suspect = file.stat().st_size * LARGEST_CHUNK_RATIO > limit.size
+            most = limit.size if array.text else array.chunk + SLACK
+            if suspect and array.unpacked(file, limit.size) > most:
+                raise BadFileError(
+                    f"{array.folder} has a chunk that unpacks to more than it should: it is malicious"
+                )
 
 
 def _description(file: Path) -> dict[str, Any]:
@@ -657,17 +640,9 @@ def _zstd_size(head: bytes, where: str) -> int:
 
 
 def open_store(path: StrPath, limit: MemoryLimit) -> Store:
-    """Open an HDF5 file or a zarr folder for reading.
-
-    Nothing is returned that is not in the file itself: links, external storage, virtual datasets, references
-    to other places and codecs that are not known end with `BadFileError`.
-    """
+    """Open an HDF5 file or a zarr folder for reading; what leads out of it or could run code is refused."""
     check_regular(path)
-    if os.path.isdir(path):
-        check_folder(Path(path), limit)
-        return ZarrStore(open_zarr(path), limit)
-    h5py = require("h5py", package="anndata", purpose="reading HDF5 files")
-    return Store(h5py.File(path, "r"), limit)
+    return (ZarrStore if os.path.isdir(path) else Store)(path, limit)
 
 
 def open_zarr(path: StrPath) -> Any:

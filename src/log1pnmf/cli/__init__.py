@@ -17,20 +17,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"{describe_environment()}\n")
         return 0
     try:
-        import rich  # noqa: F401
-        import typer  # noqa: F401
-    except ImportError as error:
-        sys.stderr.write(f"error: the command line needs rich and typer: pip install rich typer ({error})\n")
-        return 2
-    except KeyboardInterrupt:
-        return _interrupted()
-    try:
+        try:
+            import rich  # noqa: F401
+            import typer  # noqa: F401
+        except ImportError as error:
+            needed = "rich and typer: pip install rich typer"
+            sys.stderr.write(f"error: the command line needs {needed} ({error})\n")
+            return 2
         from .app import run
     except KeyboardInterrupt:
-        return _interrupted()
+        sys.stderr.write("error: interrupted: nothing was written\n")
+        return 130
     return run(arguments)
-
-
-def _interrupted() -> int:
-    sys.stderr.write("error: interrupted: nothing was written\n")
-    return 130

@@ -8,11 +8,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -23,11 +24,8 @@ from .run_folder import json_text, write_columns
 
 # ---------- ctrl-C and its like: what is finished is kept, and nothing half done is left
 
-INTERRUPTED = 130
-"""Exit code; typer makes it of every Ctrl-C that is not caught."""
-
-KEPT = -INTERRUPTED
-"""Returned by an interrupted command that has already printed what it kept."""
+INTERRUPTED = 130  # exit code; typer makes it of every Ctrl-C that is not caught
+KEPT = -INTERRUPTED  # returned by an interrupted command that has already printed what it kept
 
 # SIGTERM is how schedulers end a job, SIGHUP what a closed terminal sends; Windows has not all of them.
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -106,13 +104,29 @@ class Screen:
         if self.json:
             sys.stdout.write(json_text(value) + "\n")
 
+    def attempt(self, steps: Mapping[str, Callable[[], Any]]) -> dict[str, str]:
+        """Write files by name, and return why some were not: the fits are kept, whatever happens here."""
+        problems = dict.fromkeys(steps, "interrupted")
+        with suppress(KeyboardInterrupt):
+            for name, step in steps.items():
+                try:
+                    with self.busy(f"writing {name}"):
+                        step()
+                    del problems[name]
+                except Exception as error:
+                    problems[name] = explain(error)
+        return problems
+
+    def table(self, table: Mapping[str, Any], path: Path | None, *, force: bool, **more: Any) -> None:
+        """Write the columns of a table, the names of its rows first, where that was asked for."""
+        if path is not None:
+            write_columns(path, table, force=force)
+            self.say(("wrote ", "green"), (str(path), "bold"))
+        self.result({name: np.asarray(column).tolist() for name, column in table.items()} | more)
+
 
 def printable(text: object) -> str:
-    r"""Show control characters instead of sending them to the terminal, which may obey them.
-
-    >>> print(printable("gene\x1b[2J"))
-    gene\x1b[2J
-    """
+    """Show control characters instead of sending them to the terminal, which may obey them."""
     return CONTROL.sub(lambda found: ascii(found[0])[1:-1], str(text))
 
 
@@ -131,21 +145,9 @@ def explain(error: BaseException) -> str:
     return one_line(error.args[0] if error.args else error) or type(error).__name__
 
 
-# ---------- tables of findings, as files
-
-
 def check_table(path: Path | None, *, force: bool) -> None:
     """Refuse a place for a table before anything is computed."""
-    if path is None:
-        return
-    if not path.name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
+    if path is not None and not path.name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
         raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {path}")
-    check_place(path, force=force)
-
-
-def write_table(path: Path | None, table: Mapping[str, Any], screen: Screen, *, force: bool) -> None:
-    """Write the columns of a table, the names of its rows first, where that was asked for."""
-    if path is None:
-        return
-    write_columns(path, table, force=force)
-    screen.say(("wrote ", "green"), (str(path), "bold"))
+    if path is not None:
+        check_place(path, force=force)

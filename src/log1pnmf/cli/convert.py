@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import typer
 
-from log1pnmf._common.archive import building, check_place
+from log1pnmf._common.archive import archive_kind, building, check_place
 from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.cli import options as common
 from log1pnmf.counts.counts import Counts
@@ -18,35 +17,29 @@ from log1pnmf.counts.write import write_table
 from log1pnmf.fitting.fit import Fit, c_name
 
 from .console import Screen
-from .findings import is_model
-from .options import Reading, describe
+from .options import OpenOptions, describe, unfolded
 from .run_folder import fit_in, is_run
 
 
+@unfolded
 def convert(
     *,
     source: Annotated[
         Path,
-        typer.Argument(
+        common.argument(
             metavar="FROM",
             help="Counts, the folder of a run, a model (.npz), or a folder with a fit of R's log1pNMF.",
-            show_default=False,
         ),
     ],
     target: Annotated[
         Path,
-        typer.Argument(
+        common.argument(
             metavar="TO",
             help="Counts: the ending sets the format (none: a 10x folder). A fit: a folder for R, or .npz.",
-            show_default=False,
         ),
     ],
-    layer: common.Layer = None,
-    transpose: common.Transpose = False,
+    opening: OpenOptions,
     allow_fractions: common.AllowFractions = False,
-    max_memory: common.MaxMemory = None,
-    text: common.Text = None,
-    stop_words: common.StopWords = None,
     c: common.WhichModel = None,
     counts: Annotated[
         Path | None, common.data(metavar="FILE", help="Counts to write with a fit for R.")
@@ -59,18 +52,16 @@ def convert(
     """
     screen = Screen()
     check_place(target, force=force)
-    reading = Reading(
-        layer, transpose, allow_fractions, max_memory=max_memory, text=text, stop_words=stop_words
-    )
-    if is_run(source) or is_model(source):
+    if is_run(source) or archive_kind(source) is not None:
         fit = fit_in(source, c)
-        to_r(fit, target, counts=None if counts is None else reading.table(counts).counts, force=force)
+        data = None if counts is None else opening.table(counts, fractions=allow_fractions).counts
+        to_r(fit, target, counts=data, force=force)
         screen.say(("wrote ", "green"), (str(target), "bold"), f" (LL, FF, s, cc = {c_name(fit.c)} for R)")
         return 0
     if all((source / part).exists() for part in ("LL.csv", "FF.csv")):
         _from_r(source, target, screen, force=force)
     else:
-        table = reading.table(source)
+        table = opening.table(source, fractions=allow_fractions)
         screen.say((source.name, "bold"), f": {describe(table)} ({table.format})")
         screen.notes([*table.notes, *write_table(table, target, force=force)])
     screen.say(("wrote ", "green"), (str(target), "bold"))

@@ -19,12 +19,7 @@ REQUIREMENT = re.compile(r"^([\w.-]+)(?:.*extra == ['\"]([\w-]+)['\"])?")
 
 
 def describe_environment() -> str:
-    """Describe the package and what it runs on, for a bug report.
-
-    >>> print(describe_environment())  # doctest: +ELLIPSIS
-    log1pnmf ...
-      python     ...
-    """
+    """Return versions, kernel, threads and graphics card, for a bug report."""
     limits = [f"{name}={os.environ[name]}" for name in THREAD_LIMITS if name in os.environ]
     facts = {
         "python": f"{platform.python_version()} ({platform.python_implementation()})",

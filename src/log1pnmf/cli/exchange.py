@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -21,9 +20,10 @@ from log1pnmf._common.archive import StrPath, replacing
 from log1pnmf._common.checks import require
 from log1pnmf._common.safe_files import BadFileError, MemoryLimit, check_regular, market_matrix
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.write import whole_numbers, write_market
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import fit_log1p_nmf
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 Array = NDArray[np.float64]
 
@@ -173,7 +173,8 @@ def write_r_list(
         with replacing(place / name) as file:  # with all digits that give the same number again
             table.to_csv(file, mode="wb", lineterminator="\n")
     if data is not None:
-        _write_counts(place / COUNTS, data)
+        with replacing(place / COUNTS) as file:
+            write_market(whole_numbers(data.to_scipy()), file)
 
 
 def _names(argument: str, names: Any, n: int) -> list[str]:
@@ -182,15 +183,6 @@ def _names(argument: str, names: Any, n: int) -> list[str]:
     if len(names) != n:
         raise ValueError(f"{argument} must be {n} names, got {len(names)}")
     return [str(name) for name in names]
-
-
-def _write_counts(path: Path, counts: Counts) -> None:
-    matrix = counts.to_scipy()
-    whole = bool((matrix.data == np.rint(matrix.data)).all()) and float(matrix.data.max(initial=0)) < 2**53
-    # never float32: with 17 digits SciPy 1.17 writes NUL bytes, and its reader then crashes Python
-    matrix = matrix.astype(np.int64 if whole else np.float64)
-    with replacing(path) as file:
-        scipy.io.mmwrite(file, matrix, precision=17, symmetry="general")
 
 
 # ---------------------------------------------------------------- reading

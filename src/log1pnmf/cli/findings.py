@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import typer
 
-from log1pnmf._common.archive import to_tree
+from log1pnmf._common.archive import archive_kind, to_tree
 from log1pnmf._common.checks import convergence_warning, plural
 from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.analysis.evidence import evidence as find_evidence
@@ -27,12 +26,10 @@ from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.summary import summarize
 
-from .console import Screen, check_table, one_line, write_table
+from .console import Screen, check_table, one_line
 from .fit import counts_again, report_fits
-from .options import Reading, describe
+from .options import OpenOptions, describe, unfolded
 from .run_folder import REPORT, RunFolder, fit_in, is_run, write_factor_tables, write_rows
-
-# ---------- log1pnmf evidence: whether the factors of a run are real
 
 
 def evidence(
@@ -73,14 +70,8 @@ def evidence(
     )
     if not json:
         screen.lines(found.summary())
-    table = found.table()
-    write_table(output, table, screen, force=force)
-    columns = {name: np.asarray(column).tolist() for name, column in table.items()}
-    screen.result({**columns, "judgement": found.judgement()})
+    screen.table(found.table(), output, force=force, judgement=found.judgement())
     return 0
-
-
-# ---------- log1pnmf usage: which factors differ between groups of samples
 
 
 def usage(
@@ -108,8 +99,7 @@ def usage(
         common.data(metavar="GROUP", help="Group to compare the others with.", show_default="the first"),
     ] = None,
     covariate: Annotated[
-        list[str] | None,
-        common.data(metavar="COLUMN", help="Covariate to adjust for; can be repeated."),
+        list[str] | None, common.data(metavar="COLUMN", help="Covariate to adjust for; can be repeated.")
     ] = None,
     as_groups: Annotated[
         bool, common.data("--as-groups", help="Numbers in the column of --groupby are names of groups.")
@@ -140,19 +130,15 @@ def usage(
             covariates={name: _numbers(folder.labels(name)) for name in covariate or ()} or None,
             numeric=False if as_groups else None,
         )
-    screen.notes([_in_the_shell(one_line(warning.message)) for warning in caught])
+    for warning in caught:  # with the options of this command in place of the parameters of the function
+        text = one_line(warning.message).replace("replicate=True", "--samples-are-replicates")
+        screen.notes([text.replace("replicate=", "--replicate")])
     table = found.table()
     if found.reference is None:
         table["group"][:] = groupby
     _show(found, table, groupby, screen)
-    write_table(output, table, screen, force=force)
-    screen.result({name: np.asarray(column).tolist() for name, column in table.items()})
+    screen.table(table, output, force=force)
     return 0
-
-
-def _in_the_shell(message: str) -> str:
-    """Name the options of this command in place of the parameters of the function."""
-    return message.replace("replicate=True", "--samples-are-replicates").replace("replicate=", "--replicate")
 
 
 def _numbers(labels: np.ndarray) -> Any:
@@ -177,49 +163,27 @@ def _show(found: Usage, table: dict[str, Any], groupby: str, screen: Screen) -> 
         screen.say(f"{factor:>10}  {group:<16}{value:>10{digits}}  {interval:<18}{adjusted:>10.2g}")
 
 
-# ---------- log1pnmf info: what is in a file of counts, a run or a model
-
 MOST_LABELS = 8
 
 
+@unfolded
 def info(
     *,
     path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PATH", help="Counts, the folder of a run, or a model (.npz).", show_default=False
-        ),
+        Path, common.argument(metavar="PATH", help="Counts, the folder of a run, or a model (.npz).")
     ],
-    layer: common.Layer = None,
-    transpose: common.Transpose = False,
-    max_memory: common.MaxMemory = None,
-    text: common.Text = None,
-    stop_words: common.StopWords = None,
+    opening: OpenOptions,
     json: common.Json = False,
 ) -> int:
     """Describe a file of counts, a run or a model."""
     screen = Screen(json=json)
     if is_run(path):
         _about_run(RunFolder.open(path), screen)
-    elif is_model(path):
+    elif archive_kind(path) is not None:
         _about_fit(Fit.load(path), screen)
     else:
-        reading = Reading(
-            layer, transpose, allow_fractions=True, max_memory=max_memory, text=text, stop_words=stop_words
-        )
-        _about_counts(reading.table(path), screen)
+        _about_counts(opening.table(path, fractions=True), screen)
     return 0
-
-
-def is_model(path: Path) -> bool:
-    """Whether there is a file that `Fit.save` wrote, or another archive of this package."""
-    if not path.is_file():  # a pipe would wait for ever
-        return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return "metadata.npy" in archive.namelist()
-    except (OSError, zipfile.BadZipFile):
-        return False
 
 
 def _number(value: float) -> str:
@@ -228,7 +192,23 @@ def _number(value: float) -> str:
 
 
 def _about_counts(table: CountTable, screen: Screen) -> None:
-    facts = count_facts(table)
+    counts, values = table.counts, table.counts.by_row.values
+    facts: dict[str, Any] = {
+        "path": table.source,
+        "format": table.format,
+        "n_samples": table.shape[0],
+        "n_features": table.shape[1],
+        "nnz": counts.nnz,
+        "density": table.fraction,
+        "total": counts.total,
+        "max": float(values.max(initial=0.0)),
+        "integer": bool((values == np.rint(values)).all()),
+        "totals": np.quantile(counts.row_sums, [0.0, 0.5, 1.0]).tolist(),
+        "empty_samples": counts.n_empty_rows,
+        "empty_features": counts.n_empty_columns,
+        "labels": {name: _levels(column) for name, column in table.sample_columns.items()},
+        "notes": list(table.notes),
+    }
     if not screen.json:
         screen.say((table.source, "bold"), f" ({table.format}): {describe(table)}")
         kind = "whole numbers" if facts["integer"] else "NOT all whole numbers"
@@ -247,28 +227,6 @@ def _about_counts(table: CountTable, screen: Screen) -> None:
             screen.say((f"  label {name}: ", "cyan"), levels)
         screen.notes(table.notes)
     screen.result(facts)
-
-
-def count_facts(table: CountTable) -> dict[str, Any]:
-    """Return numbers that describe a table of counts."""
-    counts, values = table.counts, table.counts.by_row.values
-    totals = np.quantile(counts.row_sums, [0.0, 0.5, 1.0])
-    return {
-        "path": table.source,
-        "format": table.format,
-        "n_samples": table.shape[0],
-        "n_features": table.shape[1],
-        "nnz": counts.nnz,
-        "density": table.fraction,
-        "total": counts.total,
-        "max": float(values.max(initial=0.0)),
-        "integer": bool((values == np.rint(values)).all()),
-        "totals": totals.tolist(),
-        "empty_samples": counts.n_empty_rows,
-        "empty_features": counts.n_empty_columns,
-        "labels": {name: _levels(column) for name, column in table.sample_columns.items()},
-        "notes": list(table.notes),
-    }
 
 
 def _levels(column: np.ndarray) -> str:
@@ -320,19 +278,12 @@ def _about_fit(fit: Fit, screen: Screen) -> None:
     )
 
 
-# ---------- log1pnmf rename: names for the factors of a run
-
-
 def rename(
     *,
     run: common.RunPlace,
     names: Annotated[
         list[str],
-        typer.Argument(
-            metavar="FACTOR=NAME...",
-            help="Old and new names: k1=interferon k2='cell cycle'.",
-            show_default=False,
-        ),
+        common.argument(metavar="FACTOR=NAME...", help="Old and new names: k1=interferon k2='cell cycle'."),
     ],
     c: common.WhichModel = None,
 ) -> int:
@@ -341,8 +292,10 @@ def rename(
     Run `log1pnmf report` afterwards to update the report.
     """
     screen, folder = Screen(), RunFolder.open(run)
-    wanted = dict(_pair(text) for text in names)
-    fit = folder.fit(c).renamed(wanted)
+    for text in names:
+        if "=" not in text:
+            raise typer.BadParameter(f"names are given as k1=NAME, got {text!r}")
+    fit = folder.fit(c).renamed(dict(text.split("=", 1) for text in names))
     name = f"c={c_name(fit.c)}"
     if f"models/{name}.npz" not in folder.record.models:
         raise BadFileError(f"{folder.path} has no models/{name}.npz: it is damaged; run the command again")
@@ -352,16 +305,6 @@ def rename(
     screen.say(("renamed", "green"), f": {', '.join(fit.factor_names)}")
     screen.say(f"log1pnmf report {run} writes the report again")
     return 0
-
-
-def _pair(text: str) -> tuple[str, str]:
-    factor, equals, name = text.partition("=")
-    if not equals:
-        raise typer.BadParameter(f"names are given as k1=NAME, got {text!r}")
-    return factor, name
-
-
-# ---------- log1pnmf report: the report of a run, written again
 
 
 def report(
@@ -390,14 +333,9 @@ def report(
     return 0
 
 
-# ---------- log1pnmf transform: loadings of new samples for the factors of a run
-
-
 def transform(
     *,
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a run, or a model (.npz).", show_default=False)
-    ],
+    run: Annotated[Path, common.argument(metavar="RUN", help="Folder of a run, or a model (.npz).")],
     file: common.CountFile,
     output: Annotated[
         Path,
@@ -426,7 +364,8 @@ def transform(
     screen = Screen(json=json)
     check_table(output, force=force)
     fit = fit_in(run, c)
-    table = Reading(layer, transpose, allow_fractions, max_memory=max_memory, text=text).table(file)
+    opening = OpenOptions(layer, transpose, max_memory, text)
+    table = opening.table(file, fractions=allow_fractions)
     screen.say((file.name, "bold"), f": {describe(table)} ({table.format})")
     if table.format in TEXT_FORMATS:  # words that no new text has were counted: zero times
         missing = "zero"

@@ -18,9 +18,8 @@ import numpy as np
 import typer
 
 from log1pnmf._common.archive import building, check_place, from_tree, to_tree
-from log1pnmf._common.checks import plural, require, versions
-from log1pnmf._common.progress import Passes
-from log1pnmf._common.safe_files import BadFileError, MemoryLimit, parse_memory
+from log1pnmf._common.checks import Passes, plural, require, versions
+from log1pnmf._common.safe_files import BadFileError, MemoryLimit, open_store, parse_memory
 from log1pnmf.analysis.batches import confounded_groups
 from log1pnmf.analysis.metrics import deviance_explained, factor_correlation, hoyer
 from log1pnmf.analysis.sweep import along_path, fits_along
@@ -28,24 +27,16 @@ from log1pnmf.cli import options as common
 from log1pnmf.counts.chunks import DEFAULT_MEMORY, open_counts
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import survey
-from log1pnmf.counts.read import (
-    Filtered,
-    created_store,
-    format_of,
-    opened,
-    read_columns,
-    read_whole,
-    write_annotated,
-)
+from log1pnmf.counts.read import Filtered, format_of, read_columns, read_whole
 from log1pnmf.counts.text import CountTable
-from log1pnmf.counts.write import to_anndata
+from log1pnmf.counts.write import to_anndata, write_anndata
 from log1pnmf.fitting.callbacks import TimeLimit
 from log1pnmf.fitting.fit import Fit, Keys, c_name, sweep_key
 from log1pnmf.fitting.fit_counts import fit_log1p_nmf
 from log1pnmf.fitting.settings import LARGEST_EXACT, Settings
 from log1pnmf.tl.inputs import ChosenCounts, write_fit
 
-from .console import KEPT, Screen, explain, one_line, unbroken
+from .console import KEPT, Screen, one_line, unbroken
 from .options import Reading, SolverOptions, describe, read_filtered, unfolded, with_tables
 from .run_folder import REPORT, RunRecord, RunWriter, Source, claimed_for_run
 
@@ -80,7 +71,7 @@ def read_streamed(path: Path, reading: Reading, scheduler: str | None, screen: S
 def _obs(path: Path, reading: Reading) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Read names and labels of the samples."""
     try:
-        with opened(path, MemoryLimit(path, reading.max_memory)) as store:
+        with open_store(path, MemoryLimit(path, reading.max_memory)) as store:
             names, labels = read_columns(store)
     except (BadFileError, ImportError, PermissionError):
         raise
@@ -93,12 +84,7 @@ def _obs(path: Path, reading: Reading) -> tuple[np.ndarray, dict[str, np.ndarray
 
 
 def write_annotated_fits(
-    path: Path,
-    fits: Sequence[Fit],
-    filtered: Filtered,
-    *,
-    force: bool = False,
-    max_memory: str | None = None,
+    path: Path, fits: Sequence[Fit], filtered: Filtered, *, force: bool = False, max_memory: str | None = None
 ) -> None:
     """Write fits as `log1pnmf.tl` does: one under the usual keys, several under those of a sweep."""
     adata = _annotated(filtered, max_memory)
@@ -106,8 +92,8 @@ def write_annotated_fits(
     for fit in fits:
         keys = Keys() if len(fits) == 1 else Keys(sweep_key(fit.c))
         write_fit(adata, keys, fit, selection)
-    with building(path, force=force) as temporary, created_store(temporary) as store:
-        write_annotated(store, adata)
+    with building(path, force=force) as temporary:
+        write_anndata(adata, temporary)
 
 
 def _annotated(filtered: Filtered, max_memory: str | None) -> Any:
@@ -166,7 +152,7 @@ def counts_again(record: RunRecord) -> tuple[Counts | None, str]:
     try:
         # The memory limit is not taken from the folder, which may come from someone else.
         reading = replace(from_tree(Reading, record.reading, "reading"), max_memory=None)
-        table = reading.filtered(reading.table(source)).table
+        table = reading.filtered(reading.table(source, fractions=reading.allow_fractions)).table
     except (ValueError, TypeError, OSError, ImportError) as error:
         return None, one_line(error)
     if table.shape != record.shape:
@@ -212,7 +198,13 @@ class RunPlan:
 def carry_out(plan: RunPlan) -> int:
     """Read, fit, write and report what was done."""
     options, screen = plan.options, Screen(json=plan.options.json)
-    _check_places(plan)
+    target = options.write_h5ad
+    if target is not None:
+        if target.suffix not in (".h5ad", ".zarr"):
+            raise ValueError(f"--write-h5ad must end with .h5ad or .zarr, got {target}")
+        check_place(target, force=options.force)
+    if plan.resume is not None and not plan.resume.exists():
+        raise FileNotFoundError(f"--resume {plan.resume} does not exist; leave it out for a new fit")
     with claimed_for_run(options.output, force=options.force) as folder:
         if plan.parameters.get("engine") == "streaming":
             filtered = read_streamed(plan.file, options.reading, plan.scheduler, screen)
@@ -245,46 +237,20 @@ def carry_out(plan: RunPlan) -> int:
 
 def _after_the_fits(plan: RunPlan, filtered: Filtered, screen: Screen, done: RunWriter) -> dict[str, str]:
     """Write what can be made again from the fits, the report last; return the error of each that failed."""
-    options, table = plan.options, filtered.table
-
-    def write_h5ad(target: Path) -> None:
-        memory = options.reading.max_memory
-        write_annotated_fits(target, done.fits, filtered, force=options.force, max_memory=memory)
-
-    def write_report() -> None:
-        labels = None if options.groupby is None else table.labels(options.groupby)
-        report_fits(done.path / REPORT, done.fits, record=done.record, labels=labels, counts=table.counts)
-
+    options, table, target = plan.options, filtered.table, plan.options.write_h5ad
     steps: dict[str, Callable[[], None]] = {}
-    if options.write_h5ad is not None:
-        steps[str(options.write_h5ad)] = partial(write_h5ad, options.write_h5ad)
-    if options.report:
-        steps[REPORT] = write_report
-    problems: dict[str, str] = {}
-    for name, step in steps.items():
-        if done.interrupted and name == REPORT:
-            problems[name] = "interrupted"
-            break
-        try:
-            with screen.busy(f"writing {name}"):
-                step()
-        except KeyboardInterrupt:
-            done.interrupted = True
-            problems[name] = "interrupted"
-        except Exception as error:  # a fit that took hours is kept, whatever happens to its picture
-            problems[name] = explain(error)
-    return problems
-
-
-def _check_places(plan: RunPlan) -> None:
-    """Refuse what cannot be written, before the data are read."""
-    target = plan.options.write_h5ad
     if target is not None:
-        if target.suffix not in (".h5ad", ".zarr"):
-            raise ValueError(f"--write-h5ad must end with .h5ad or .zarr, got {target}")
-        check_place(target, force=plan.options.force)
-    if plan.resume is not None and not plan.resume.exists():
-        raise FileNotFoundError(f"--resume {plan.resume} does not exist; leave it out for a new fit")
+        how: Any = {"force": options.force, "max_memory": options.reading.max_memory}
+        steps[str(target)] = partial(write_annotated_fits, target, done.fits, filtered, **how)
+    if options.report and not done.interrupted:
+        labels = None if options.groupby is None else table.labels(options.groupby)
+        given: Any = {"record": done.record, "labels": labels, "counts": table.counts}
+        steps[REPORT] = partial(report_fits, done.path / REPORT, done.fits, **given)
+    problems = screen.attempt(steps)
+    if options.report and done.interrupted:
+        problems[REPORT] = "interrupted"
+    done.interrupted = done.interrupted or "interrupted" in problems.values()
+    return problems
 
 
 # ---------------------------------------------------------------- fitting
@@ -312,7 +278,7 @@ def _fit_all(plan: RunPlan, screen: Screen, done: RunWriter) -> None:
                 warnings.simplefilter("always")
                 fit = next(fits)
                 done.interrupted = fit.stopped == "interrupted"
-                fit, row = _examined(fit, done, plan.parameters["n_jobs"])
+                row = _measures(fit, done, plan.parameters["n_jobs"])
                 done.keep(fit, row)
                 done.finished = number == len(path) and not done.interrupted
                 _write(done)
@@ -336,20 +302,6 @@ def _write(done: RunWriter) -> None:
     done.interrupted = done.interrupted or bool(pressed)
 
 
-def _examined(fit: Fit, done: RunWriter, n_jobs: int | None) -> tuple[Fit, dict[str, Any]]:
-    """Measure a fit; where Ctrl-C is pressed meanwhile, only what takes no time."""
-    counts = done.table.counts
-    if not done.interrupted:
-        try:
-            explained, quick = math.nan, fit.link.is_identity or math.prod(counts.shape) <= LARGEST_EXACT
-            if quick and counts.in_memory:
-                explained = deviance_explained(fit, counts, n_jobs=n_jobs)
-            return fit, _measures(fit, explained)
-        except KeyboardInterrupt:
-            done.interrupted = True
-    return fit, _measures(fit, math.nan)
-
-
 def _notes(fit: Fit, warned: Sequence[str]) -> list[str]:
     """Return messages and warnings of a fit, without those that were printed with the data."""
     messages = [one_line(message) for message in fit.messages]
@@ -357,21 +309,31 @@ def _notes(fit: Fit, warned: Sequence[str]) -> list[str]:
     return told + [text for text in warned if not any(text.startswith(message) for message in messages)]
 
 
-def _measures(fit: Fit, explained: float) -> dict[str, Any]:
-    """Numbers of a fit, for tables, JSON and the screen."""
-    return {
-        "c": fit.c,
-        "log_likelihood": math.nan if fit.log_likelihood is None else fit.log_likelihood,
-        "deviance_explained": explained,
-        "factor_correlation": factor_correlation(fit.factors),
-        "sparsity_loadings": float(hoyer(fit.loadings).mean()),
-        "sparsity_factors": float(hoyer(fit.factors).mean()),
-        "n_iter": fit.n_iter,
-        "converged": fit.converged,
-        "kkt_residual": fit.kkt_residual,
-        "seconds": fit.seconds,
-        "likelihood": fit.settings.likelihood,
-    }
+def _measures(fit: Fit, done: RunWriter, n_jobs: int | None) -> dict[str, Any]:
+    """Return numbers of a fit; where Ctrl-C is pressed meanwhile, only what takes no time."""
+    counts, explained = done.table.counts, math.nan
+    quick = fit.link.is_identity or math.prod(counts.shape) <= LARGEST_EXACT
+    if quick and counts.in_memory and not done.interrupted:
+        try:
+            explained = deviance_explained(fit, counts, n_jobs=n_jobs)
+        except KeyboardInterrupt:
+            done.interrupted = True
+    with unbroken() as pressed:
+        row = {
+            "c": fit.c,
+            "log_likelihood": math.nan if fit.log_likelihood is None else fit.log_likelihood,
+            "deviance_explained": explained,
+            "factor_correlation": factor_correlation(fit.factors),
+            "sparsity_loadings": float(hoyer(fit.loadings).mean()),
+            "sparsity_factors": float(hoyer(fit.factors).mean()),
+            "n_iter": fit.n_iter,
+            "converged": fit.converged,
+            "kkt_residual": fit.kkt_residual,
+            "seconds": fit.seconds,
+            "likelihood": fit.settings.likelihood,
+        }
+    done.interrupted = done.interrupted or bool(pressed)
+    return row
 
 
 # ---------------------------------------------------------------- telling
@@ -436,9 +398,6 @@ def _record(plan: RunPlan, filtered: Filtered) -> RunRecord:
     )
 
 
-# ---------- log1pnmf fit: counts in, factors and a report out
-
-
 @unfolded
 def fit(
     *,
@@ -471,18 +430,12 @@ def fit(
     return carry_out(RunPlan(file, options, values, parameters, scheduler=scheduler, resume=resume))
 
 
-# ---------- log1pnmf sweep: one data set along c, each fit starting from the one before
-
 PATH = ["0.001,0.01,0.1,1,10,100,1000,inf"]
 
 
 @unfolded
 def sweep(
-    *,
-    file: common.CountFile,
-    components: common.Components,
-    c: common.Shifts = PATH,
-    options: RunOptions,
+    *, file: common.CountFile, components: common.Components, c: common.Shifts = PATH, options: RunOptions
 ) -> int:
     """Fit the model at several c and compare the fits.
 

@@ -17,9 +17,9 @@ from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.counts.read import Filtered, filter_table, read_sets, read_table
 from log1pnmf.counts.text import CountTable
 from log1pnmf.fitting.fit import c_name
-from log1pnmf.fitting.fit_counts import KNOWN, SETTINGS, Request
+from log1pnmf.fitting.fit_counts import KNOWN, SETTINGS, checked
 from log1pnmf.fitting.settings import Settings
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 from .console import Screen
 
@@ -28,17 +28,17 @@ from .console import Screen
 model, data, run, output = (
     partial(typer.Option, rich_help_panel=panel) for panel in ("Model", "Data", "Run", "Output")
 )
+argument = partial(typer.Argument, show_default=False)
 
 CountFile = Annotated[
     Path,
-    typer.Argument(
+    argument(
         metavar="FILE",
         help="Counts: .h5ad, .zarr, 10x .h5 or folder, .mtx(.gz), .csv/.tsv(.gz), .npz, .npy; "
         "or a folder of .txt files.",
-        show_default=False,
     ),
 ]
-RunPlace = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.", show_default=False)]
+RunPlace = Annotated[Path, argument(metavar="RUN", help="Folder of a run.")]
 
 Components = Annotated[int, model("-k", "--components", metavar="K", help="Number of factors.")]
 Shifts = Annotated[
@@ -242,13 +242,13 @@ class SolverOptions:
 
     set: Set = None
     seed: Seed = 0
-    jobs: Jobs = Request.n_jobs
+    jobs: Jobs = None
 
     def parameters(self, n_components: int, **more: Any) -> dict[str, Any]:
         """Return parameters of a fit by their names in the library, checked before any file is read."""
         parameters = {"n_components": n_components, **more, **parse_settings(self.set or ())}
         parameters |= {"random_state": self.seed, "n_jobs": self.jobs}
-        Request.of(**{name: value for name, value in parameters.items() if name not in KNOWN})
+        checked(**{name: value for name, value in parameters.items() if name not in KNOWN})
         return parameters
 
 
@@ -256,20 +256,7 @@ class SolverOptions:
 
 
 def unfolded(command: Callable[..., int]) -> Callable[..., int]:
-    """Show the fields of parameters that are dataclasses as options, and put them together for the command.
-
-    >>> @dataclass
-    ... class Size:
-    ...     width: int = 1
-    ...     height: int = 2
-    >>> def area(*, size: Size, times: int = 1) -> int:
-    ...     return times * size.width * size.height
-    >>> area.__annotations__ = {"size": Size, "times": int}
-    >>> signature(unfolded(area))
-    <Signature (*, width: int = 1, height: int = 2, times: int = 1) -> int>
-    >>> unfolded(area)(width=3, height=4, times=1)
-    12
-    """
+    """Show the fields of parameters that are dataclasses as options, and make the dataclasses of them."""
     hints = get_type_hints(command, include_extras=True)
     shown: list[Parameter] = []
     for parameter in signature(command).parameters.values():
@@ -312,30 +299,29 @@ def _made(kind: Any, given: dict[str, Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How a file is read and what is left out; see `log1pnmf.counts.read_table` and `filter_table`."""
+class OpenOptions:
+    """What a file holds, and where."""
 
     layer: Layer = None
     transpose: Transpose = False
-    allow_fractions: AllowFractions = False
-    min_samples: MinSamples = 0
-    min_counts: MinCounts = 0
-    min_features: MinFeatures = 0
     max_memory: MaxMemory = None
     text: Text = None
     stop_words: StopWords = None
 
-    def table(self, path: Path) -> CountTable:
+    def table(self, path: Path, *, fractions: bool) -> CountTable:
         """Read a file."""
-        return read_table(
-            path,
-            layer=self.layer,
-            transpose=self.transpose,
-            fractions="allow" if self.allow_fractions else "refuse",
-            max_memory=self.max_memory,
-            text=self.text,
-            stop_words=self.stop_words,
-        )
+        how: Any = {one.name: getattr(self, one.name) for one in fields(OpenOptions)}
+        return read_table(path, fractions="allow" if fractions else "refuse", **how)
+
+
+@dataclass(frozen=True)
+class Reading(OpenOptions):
+    """How a file is read and what is left out; see `log1pnmf.counts.read_table` and `filter_table`."""
+
+    allow_fractions: AllowFractions = False
+    min_samples: MinSamples = 0
+    min_counts: MinCounts = 0
+    min_features: MinFeatures = 0
 
     def filtered(self, table: CountTable) -> Filtered:
         """Leave out what is to be left out."""
@@ -346,7 +332,7 @@ class Reading:
 
 def read_filtered(path: Path, reading: Reading, screen: Screen) -> Filtered:
     """Read and filter counts, and print what was done."""
-    table = reading.table(path)
+    table = reading.table(path, fractions=reading.allow_fractions)
     screen.say((path.name, "bold"), f": {describe(table)} ({table.format})")
     screen.notes(table.notes)
     filtered = reading.filtered(table)

@@ -203,15 +203,18 @@ class RunWriter:
     def write(self) -> None:
         """Write what is new: fits first, then run.json, which names them, then the tables."""
         new = {name: fit for name, fit in self._files.items() if self._written.get(name) is not fit}
+        n, m = self.table.shape
+        samples, features = numbered(self.table.sample_names, n), numbered(self.table.feature_names, m)
         if self._written:
             self._save(new)
         else:
             with _earlier_aside(self.path):
                 (self.path / "models").mkdir()
-                _write_samples(self.path / "samples.csv", self.table, self.fits[0].size_factors)
+                labels = sample_labels(self.table)
+                header = [[*SAMPLE_COLUMNS, *_other_names(list(labels))]]
+                given = (one.tolist() for one in (self.fits[0].size_factors, *labels.values()))
+                write_csv(self.path / "samples.csv", samples, header, rows=zip(*given, strict=True))
                 self._save(new)
-        n, m = self.table.shape
-        samples, features = numbered(self.table.sample_names, n), numbered(self.table.feature_names, m)
         for name, fit in new.items():
             write_factor_tables(self.path, name, fit, samples, features)
         if len(self.fits) > 1:
@@ -261,13 +264,6 @@ def write_factor_tables(
     for kind, row, names in (("loadings", "sample", samples), ("factors", "feature", features)):
         rows = (one.tolist() for one in getattr(fit, kind))
         write_rows(folder / f"{kind}_{name}.csv", [row, *fit.factor_names], names, rows=rows)
-
-
-def _write_samples(path: Path, table: CountTable, sizes: np.ndarray) -> None:
-    labels = sample_labels(table)
-    columns = [sizes.tolist(), *(values.tolist() for values in labels.values())]
-    names = numbered(table.sample_names, table.shape[0])
-    write_csv(path, names, [[*SAMPLE_COLUMNS, *_other_names(list(labels))]], rows=zip(*columns, strict=True))
 
 
 def _other_names(labels: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +30,7 @@ from log1pnmf.cli import options as common
 from log1pnmf.fitting.fit import c_name
 from log1pnmf.fitting.settings import NOISES, Settings
 
-from .console import KEPT, Screen, explain, one_line
+from .console import KEPT, Screen, one_line
 from .options import Reading, SolverOptions, read_filtered, unfolded
 from .run_folder import Source, json_text, write_columns
 
@@ -74,8 +74,8 @@ def _as_record(found: Selection) -> dict[str, Any]:
     }
 
 
-def _write_selection(folder: Path, found: Selection, asked: Mapping[str, Any]) -> dict[str, str]:
-    """Write record, table and picture; return the error of each that failed, since all is in the state."""
+def _files(folder: Path, found: Selection, asked: Mapping[str, Any]) -> dict[str, Callable[[], None]]:
+    """Return what writes record, table and picture; all of it is in the state."""
 
     def write_record() -> None:
         with replacing(folder / SELECT_RECORD) as file:
@@ -93,16 +93,7 @@ def _write_selection(folder: Path, found: Selection, asked: Mapping[str, Any]) -
         with building(folder / PICTURE, force=True) as temporary:
             figure.savefig(temporary, dpi=150)
 
-    problems = {}
-    for name, step in {SELECT_RECORD: write_record, TABLE: write_settings, PICTURE: draw}.items():
-        try:
-            step()
-        except Exception as error:  # the fits are kept, whatever happens to their picture
-            problems[name] = explain(error)
-    return problems
-
-
-# ---------- log1pnmf select: how many factors, and which c
+    return {SELECT_RECORD: write_record, TABLE: write_settings, PICTURE: draw}
 
 
 @unfolded
@@ -136,8 +127,7 @@ def select(
     ] = HOLDOUTS[0],
     folds: Annotated[int, common.run(metavar="N", help="Number of folds.")] = N_FOLDS,
     seeds: Annotated[
-        int,
-        common.run(metavar="N", help="Random starts of each setting, to measure stability; 0 skips it."),
+        int, common.run(metavar="N", help="Random starts of each setting, to measure stability; 0 skips it.")
     ] = N_SEEDS,
     resume: Annotated[bool, common.run("--resume", help="Continue a comparison that was stopped.")] = False,
     output: common.Folder,
@@ -192,13 +182,19 @@ def select(
             return KEPT
         finished = found.is_whole
         screen.notes([one_line(warning.message) for warning in caught])
-        problems = _write_selection(folder, found, record)
+        problems = screen.attempt(_files(folder, found, record))
         _tell(found, screen)
         written = ", ".join(name for name in SELECT_NAMES if name not in problems)
         screen.say(("wrote ", "green"), (str(output), "bold"), f" ({written})")
         for name, why in problems.items():
             screen.error(f"{name} was not written: {why}")
-        _tell_next(found, file, screen, batch)
+        setting = found.judgement.setting
+        if setting is not None:
+            penalty = f" --set l1={setting.l1:g}" if setting.l1 else ""
+            kind = f" --noise {setting.noise}" if setting.noise != Settings.noise else ""
+            chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}{kind}"
+            column = "" if batch is None else f" --batch {batch}"
+            screen.say(f"then: log1pnmf fit {file} {chosen}{column} -o FOLDER")
     screen.result({"output": str(output), **_as_record(found), "finished": finished})
     if not finished:
         screen.error(f"interrupted: the same command with --resume goes on in {output}")
@@ -222,13 +218,3 @@ def _tell(found: Selection, screen: Screen) -> None:
     screen.say((judgement.headline, "bold green" if judgement.setting is not None else "bold yellow"))
     for reason in judgement.reasons:
         screen.say(f"  {reason}")
-
-
-def _tell_next(found: Selection, file: Path, screen: Screen, batch: str | None) -> None:
-    setting = found.judgement.setting
-    if setting is not None:
-        penalty = f" --set l1={setting.l1:g}" if setting.l1 else ""
-        noise = f" --noise {setting.noise}" if setting.noise != Settings.noise else ""
-        column = "" if batch is None else f" --batch {batch}"
-        chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}{noise}{column}"
-        screen.say(f"then: log1pnmf fit {file} {chosen} -o FOLDER")

@@ -57,8 +57,7 @@ def align_features(counts: Counts, fitted: NDArray[np.object_] | None, n_feature
             + "X needs all the features of the fit, in any order; if some were not measured, refit on the "
             "features that both data have"
         )
-    position = {name: j for j, name in enumerate(names)}
-    return select_features(counts, np.array([position[name] for name in fitted], dtype=np.intp))
+    return select_features(counts, match_names(names.tolist(), fitted.tolist())[0])
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -5,33 +5,21 @@ from __future__ import annotations
 import csv
 import math
 import os
-import signal
-import threading
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from log1pnmf._common import safe_files
 from log1pnmf._common.archive import StrPath
 from log1pnmf._common.checks import check_number, check_whole, require
-from log1pnmf._common.safe_files import (
-    BadFileError,
-    MemoryLimit,
-    Store,
-    check_npz,
-    check_regular,
-    market_matrix,
-    npy_header,
-    open_store,
-)
+from log1pnmf._common.safe_files import BadFileError, MemoryLimit, Store, check_regular, open_store
 
 from .compress import SparseRows
 from .counts import Counts, holds_counts
@@ -48,96 +36,6 @@ from .text import (
     rows_of,
 )
 
-# ---------- a place for HDF5 files that survives a full disk
-
-
-class Sink:
-    """A file whose writes never raise: it keeps the first error and ignores all later writes.
-
-    HDF5 crashes the process if a write fails while it closes a file.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.error: BaseException | None = None
-
-    def write(self, data: Any) -> int:
-        """Write all bytes; a file without a buffer may take only some at once."""
-        left = memoryview(data)
-        while left.nbytes and self.error is None:
-            try:
-                left = left[self._file.write(left) :]
-            except OSError as error:
-                self.error = error
-        return len(data)
-
-    def truncate(self, size: int) -> int:
-        """Set the length."""
-        try:
-            self._file.truncate(size)
-        except OSError as error:
-            self.error = self.error or error
-        return size
-
-    def flush(self) -> None:
-        """Do nothing: there is no buffer."""
-
-    def readinto(self, buffer: Any) -> int:
-        """Read bytes into memory; zeros where nothing is."""
-        view = memoryview(buffer)
-        n: int = self._file.readinto(view)  # type: ignore[attr-defined]
-        view[n:] = bytes(len(view) - n)
-        return len(view)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what else a file has: seek and tell."""
-        return getattr(self._file, name)
-
-
-@contextmanager
-def created_hdf5(path: Path) -> Iterator[Any]:
-    """Open a new HDF5 file; where it cannot be written to the end, there is one OSError."""
-    h5py = require("h5py", package="anndata", purpose="writing .h5ad files")
-    with open(path, "w+b", buffering=0) as file:
-        sink = Sink(file)
-        try:
-            with _not_inside(sink), h5py.File(sink, "w") as store:
-                yield store
-        except Exception:
-            if sink.error is None:
-                raise
-        if isinstance(sink.error, OSError):  # the error of HDF5 is only a consequence of it
-            raise OSError(sink.error.errno, sink.error.strerror, str(path)) from None
-        if sink.error is not None:
-            raise sink.error
-
-
-@contextmanager
-def _not_inside(sink: Sink) -> Iterator[None]:
-    """Keep signals from interrupting a method that HDF5 has called; they are raised when HDF5 is done."""
-    inside = {method.__code__ for method in vars(Sink).values() if hasattr(method, "__code__")}
-    handlers: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        found = {number: signal.getsignal(number) for number in signal.valid_signals()}
-        handlers = {number: handler for number, handler in found.items() if callable(handler)}
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        while frame is not None:
-            if frame.f_code in inside:
-                sink.error = sink.error or KeyboardInterrupt()
-                return
-            frame = frame.f_back
-        handlers[number](number, frame)
-
-    for number in handlers:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
 # ---------- NumPy's own files: .npy and .npz, never with pickle
 
 MATRICES = ("counts", "X", "matrix", "Y", "data", "arr_0")  # names of the counts among several arrays
@@ -147,7 +45,7 @@ COLUMN = "sample_columns."  # what the names of labels begin with
 def read_npy(path: Path, limit: MemoryLimit) -> RawTable:
     """Read an array."""
     with open(path, "rb") as file:
-        npy_header(file, path.stat().st_size, str(path))
+        safe_files.npy_header(file, path.stat().st_size, str(path))
         limit.check(path.stat().st_size)
         file.seek(0)
         return RawTable(np.load(file, allow_pickle=False))
@@ -159,7 +57,7 @@ def read_npz(path: Path, limit: MemoryLimit) -> RawTable:
     with open(path, "rb") as file:
         if file.read(6) == b"\x93NUMPY":
             raise BadFileError(f"{path} holds one array, not several; name it .npy")
-        check_npz(file, path, limit)
+        safe_files.check_npz(file, path, limit)
         with np.load(file, allow_pickle=False) as stored:
             return _from_archive(path, file, stored)
 
@@ -205,18 +103,11 @@ def element_io() -> Any:
     return require("anndata.experimental", purpose="reading and writing AnnData")
 
 
-def write_annotated(store: Any, adata: Any) -> None:
-    """Write AnnData to an open store, without the mark of "no raw" that older versions cannot read."""
-    element_io().write_elem(store, "/", adata)
-    if adata.raw is None and "raw" in store:
-        del store["raw"]
-
-
 def read_anndata(path: Path, layer: str | None, limit: MemoryLimit) -> RawTable:
     """Read the layer asked for (without one, X or the counts that stand in for it), names and obs."""
     read = element_io().read_elem
     notes: tuple[str, ...] = ()
-    with opened(path, limit) as store:
+    with open_store(path, limit) as store:
         if "obs" not in store or "var" not in store:
             raise BadFileError(f"{path} holds no AnnData: obs or var is missing; is it another kind of file?")
         layers, raw = store.members("layers"), ["raw"] if "raw/X" in store else []
@@ -257,32 +148,9 @@ def _labels(series: Any, limit: MemoryLimit) -> np.ndarray:
 def read_whole(path: Path, limit: MemoryLimit) -> Any:
     """Read everything that is in an AnnData file; all of it is checked before."""
     anndata = require("anndata", purpose="reading AnnData")
-    with opened(path, limit) as store:
+    with open_store(path, limit) as store:
         group = store.node("/")
         return anndata.read_zarr(group) if path.is_dir() else anndata.read_h5ad(path)
-
-
-@contextmanager
-def opened(path: Path, limit: MemoryLimit) -> Iterator[Store]:
-    """Open a .h5ad file or a .zarr folder, and close it."""
-    store = open_store(path, limit)
-    try:
-        yield store
-    finally:
-        if hasattr(store.root, "close"):
-            store.root.close()
-
-
-@contextmanager
-def created_store(path: Path) -> Iterator[Any]:
-    """Open a new .h5ad file or, for any other ending, a new .zarr folder."""
-    if path.name.endswith(".h5ad"):
-        with created_hdf5(path) as file:
-            yield file
-    else:
-        zarr = require("zarr", purpose="writing .zarr folders")
-        # Version 2 of the layout is what every AnnData reads.
-        yield zarr.open_group(str(path), mode="w", zarr_format=2)
 
 
 # ---------- MatrixMarket files: .mtx, and the folders of 10x with names beside them
@@ -298,7 +166,7 @@ def read_market(path: Path, limit: MemoryLimit) -> RawTable:
     if path.name.endswith(MATRIX) and _beside(path, FEATURES) and _beside(path, BARCODES):
         return read_market_folder(path.parent, limit, path)
     return RawTable(
-        market_matrix(path, limit), notes=("a .mtx file has no names; rows were read as samples",)
+        safe_files.market_matrix(path, limit), notes=("a .mtx file has no names; rows were read as samples",)
     )
 
 
@@ -317,7 +185,7 @@ def read_market_folder(folder: Path, limit: MemoryLimit, matrix: Path | None = N
     if features is None or barcodes is None:
         missing = "features.tsv or genes.tsv" if features is None else "barcodes.tsv"
         raise BadFileError(f"{folder} has {matrix.name}, but no {missing} beside it; put it there")
-    counts, rows = market_matrix(matrix, limit), _table(features, limit)
+    counts, rows = safe_files.market_matrix(matrix, limit), _table(features, limit)
     names = [row[0] for row in _table(barcodes, limit)]
     if counts.shape != (len(rows), len(names)):
         raise BadFileError(
@@ -374,7 +242,7 @@ PARTS = ("data", "indices", "indptr", "shape", "barcodes")
 
 def read_tenx_h5(path: Path, genome: str | None, limit: MemoryLimit) -> RawTable:
     """Read a feature-barcode matrix; cells become rows."""
-    with opened(path, limit) as store:
+    with open_store(path, limit) as store:
         name = _place(path, store, genome)
         missing = [part for part in PARTS if f"{name}/{part}" not in store]
         if missing:
@@ -414,9 +282,6 @@ def _place(path: Path, store: Store, genome: str | None) -> str:
 
 def _strings(dataset: Any) -> list[str]:
     return [str(one, "utf-8") if isinstance(one, bytes) else str(one) for one in np.asarray(dataset[:])]
-
-
-# ---------- sets of features, such as gene sets: files in the form GMT
 
 
 def read_sets(path: str | os.PathLike[str]) -> dict[str, list[str]]:
@@ -539,21 +404,10 @@ def filter_table(
 
 # ---------- one door for every kind of file: read_table
 
-ENDINGS = {
-    ".h5ad": "h5ad",
-    ".zarr": "zarr",
-    ".h5": "10x h5",
-    ".mtx": "mtx",
-    ".mtx.gz": "mtx",
-    ".csv": "csv",
-    ".csv.gz": "csv",
-    ".tsv": "tsv",
-    ".tsv.gz": "tsv",
-    ".txt": "tsv",
-    ".txt.gz": "tsv",
-    ".npz": "npz",
-    ".npy": "npy",
-}
+TEXTS = {".mtx": "mtx", ".csv": "csv", ".tsv": "tsv", ".txt": "tsv"}
+ENDINGS = {".h5ad": "h5ad", ".zarr": "zarr", ".h5": "10x h5"}
+ENDINGS |= {ending + packed: kind for ending, kind in TEXTS.items() for packed in ("", ".gz")}
+ENDINGS |= {".npz": "npz", ".npy": "npy"}
 
 READERS: dict[str, Callable[[Path, MemoryLimit], RawTable]] = {
     "mtx": read_market,
@@ -566,11 +420,7 @@ READERS: dict[str, Callable[[Path, MemoryLimit], RawTable]] = {
 
 
 def format_of(path: StrPath) -> str:
-    """Return the format of a file from its name; a folder is a .zarr, one of .txt files, or a 10x folder.
-
-    >>> format_of("counts.csv.gz")
-    'csv'
-    """
+    """Return the format of a file from its name; a folder is a .zarr, one of .txt files, or a 10x folder."""
     place = Path(path)
     name = place.name.lower()
     for ending in sorted(ENDINGS, key=len, reverse=True):

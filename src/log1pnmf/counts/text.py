@@ -224,13 +224,12 @@ def _names(given: Sequence[Any] | None, n: int, what: str) -> Names | None:
 
 # ---------- tables as text: .csv and .tsv, with or without names
 
+# first cell of a header under which there are names, even where they are numbers
 INDEX_HEADER = re.compile(
     r"|unnamed: 0|index|ids?|names?|samples?|cells?|barcodes?|genes?|features?|rownames|doc(ument)?"
     r"|(cell|sample|gene)_id",
     re.IGNORECASE,
 )
-"""First cell of a header under which there are names, even where they are numbers."""
-
 LARGEST_CELL = 1 << 20
 HEAD = 50  # rows from which the layout is found
 CHARACTER = 60  # bytes that a character takes while a line is split or words are counted, at most

@@ -6,10 +6,13 @@ import csv
 import gzip
 import io
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from types import FrameType
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 import scipy
@@ -19,7 +22,7 @@ from log1pnmf._common.archive import StrPath, building
 from log1pnmf._common.checks import require
 from log1pnmf._common.safe_files import BadFileError
 
-from .read import COLUMN, EXPRESSION, created_store, format_of, write_annotated
+from .read import COLUMN, EXPRESSION, element_io, format_of
 from .text import CountTable, safe_cell
 
 WRITABLE = (".h5ad", ".zarr", ".mtx", ".mtx.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".npz", ".npy")
@@ -102,7 +105,8 @@ def _write_folder(table: CountTable, path: Path) -> None:
     path.mkdir()
     n, m = table.shape
     features, samples = numbered(table.feature_names, m), numbered(table.sample_names, n)
-    _write_market(whole_numbers(table.counts.to_scipy()).T, path / "matrix.mtx.gz")
+    with _bytes(path / "matrix.mtx.gz") as file:
+        write_market(whole_numbers(table.counts.to_scipy()).T, file)
     for file_name, names in (("barcodes.tsv.gz", samples), ("features.tsv.gz", features)):
         with _text(path / file_name) as file:
             for name in names:
@@ -111,12 +115,17 @@ def _write_folder(table: CountTable, path: Path) -> None:
                 file.write(f"{name}\n" if names is samples else f"{name}\t{name}\t{EXPRESSION}\n")
 
 
-def _write_market(matrix: Any, path: Path) -> None:
+def write_market(matrix: Any, file: Any) -> None:
+    """Write a sparse matrix as MatrixMarket, with all digits."""
     entries = sparse.coo_array(matrix)
-    if entries.dtype.kind == "f":  # SciPy writes float32 with so many digits wrongly
+    if entries.dtype.kind == "f":  # of float32 SciPy 1.17 writes NUL bytes, at which its reader crashes
         entries = entries.astype(np.float64)
+    scipy.io.mmwrite(file, entries, precision=17, symmetry="general")
+
+
+def _write_mtx(table: CountTable, path: Path) -> None:
     with _bytes(path) as file:
-        scipy.io.mmwrite(file, entries, precision=17, symmetry="general")
+        write_market(whole_numbers(table.counts.to_scipy()), file)
 
 
 def _write_text(table: CountTable, path: Path) -> None:
@@ -143,11 +152,6 @@ def write_csv(
         writer.writerows(map(safe_cell, header) for header in headers)
         lines = ([name, *row] for name, row in zip(names, rows, strict=True))
         writer.writerows(map(safe_cell, line) for line in lines)
-
-
-def _write_anndata(table: CountTable, path: Path) -> None:
-    with created_store(path) as store:
-        write_annotated(store, to_anndata(table))
 
 
 def to_anndata(table: CountTable) -> Any:
@@ -208,13 +212,128 @@ def _text(path: Path) -> Iterator[TextIO]:
 WRITERS: dict[str, Callable[[CountTable, Path], None]] = {
     "npz": _write_npz,
     "npy": _write_npy,
-    "mtx": lambda table, path: _write_market(whole_numbers(table.counts.to_scipy()), path),
+    "mtx": _write_mtx,
     "10x folder": _write_folder,
     "csv": _write_text,
     "tsv": _write_text,
-    "h5ad": _write_anndata,
-    "zarr": _write_anndata,
+    "h5ad": lambda table, path: write_anndata(to_anndata(table), path),
+    "zarr": lambda table, path: write_anndata(to_anndata(table), path),
 }
+
+
+# ---------- AnnData in files; HDF5 files survive a full disk
+
+
+def _write_annotated(store: Any, adata: Any) -> None:
+    """Write AnnData to an open store, without the mark of "no raw" that older versions cannot read."""
+    element_io().write_elem(store, "/", adata)
+    if adata.raw is None and "raw" in store:
+        del store["raw"]
+
+
+def write_anndata(adata: Any, path: Path) -> None:
+    """Write AnnData to a new .h5ad file or .zarr folder."""
+    with _created_store(path) as store:
+        _write_annotated(store, adata)
+
+
+class Sink:
+    """A file whose writes never raise: it keeps the first error and ignores all later writes.
+
+    HDF5 crashes the process if a write fails while it closes a file.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.error: BaseException | None = None
+
+    def write(self, data: Any) -> int:
+        """Write all bytes; a file without a buffer may take only some at once."""
+        left = memoryview(data)
+        while left.nbytes and self.error is None:
+            try:
+                left = left[self._file.write(left) :]
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+    def truncate(self, size: int) -> int:
+        """Set the length."""
+        try:
+            self._file.truncate(size)
+        except OSError as error:
+            self.error = self.error or error
+        return size
+
+    def flush(self) -> None:
+        """Do nothing: there is no buffer."""
+
+    def readinto(self, buffer: Any) -> int:
+        """Read bytes into memory; zeros where nothing is."""
+        view = memoryview(buffer)
+        n: int = self._file.readinto(view)  # type: ignore[attr-defined]
+        view[n:] = bytes(len(view) - n)
+        return len(view)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what else a file has: seek and tell."""
+        return getattr(self._file, name)
+
+
+@contextmanager
+def _created_hdf5(path: Path) -> Iterator[Any]:
+    """Open a new HDF5 file; where it cannot be written to the end, there is one OSError."""
+    h5py = require("h5py", package="anndata", purpose="writing .h5ad files")
+    with open(path, "w+b", buffering=0) as file:
+        sink = Sink(file)
+        try:
+            with _not_inside(sink), h5py.File(sink, "w") as store:
+                yield store
+        except Exception:
+            if sink.error is None:
+                raise
+        if isinstance(sink.error, OSError):  # the error of HDF5 is only a consequence of it
+            raise OSError(sink.error.errno, sink.error.strerror, str(path)) from None
+        if sink.error is not None:
+            raise sink.error
+
+
+@contextmanager
+def _not_inside(sink: Sink) -> Iterator[None]:
+    """Keep signals from interrupting a method that HDF5 has called; they are raised when HDF5 is done."""
+    inside = {method.__code__ for method in vars(Sink).values() if hasattr(method, "__code__")}
+    handlers: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        found = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        handlers = {number: handler for number, handler in found.items() if callable(handler)}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code in inside:
+                sink.error = sink.error or KeyboardInterrupt()
+                return
+            frame = frame.f_back
+        handlers[number](number, frame)
+
+    for number in handlers:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _created_store(path: Path) -> Iterator[Any]:
+    """Open a new .h5ad file or, for any other ending, a new .zarr folder."""
+    if path.name.endswith(".h5ad"):
+        with _created_hdf5(path) as file:
+            yield file
+    else:
+        zarr = require("zarr", purpose="writing .zarr folders")
+        # Version 2 of the layout is what every AnnData reads.
+        yield zarr.open_group(str(path), mode="w", zarr_format=2)
 
 
 # ---------- counts larger than memory, written block of rows by block of rows: write_chunks
@@ -259,9 +378,9 @@ def write_chunks(
     if kind not in ("h5ad", "zarr"):
         raise BadFileError(f"{path}: blocks of rows go to a .h5ad or .zarr, not to a {kind} file")
     n, m = shape
-    with building(path, force=force) as temporary, created_store(temporary) as store:
+    with building(path, force=force) as temporary, _created_store(temporary) as store:
         names = numbered(sample_names, n), numbered(feature_names, m)
-        write_annotated(store, _annotated(*names, sample_columns or {}))
+        _write_annotated(store, _annotated(*names, sample_columns or {}))
         return _append(store.require_group("X"), chunks, shape)
 
 

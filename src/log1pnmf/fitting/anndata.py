@@ -20,13 +20,9 @@ from .fit import Certificate, Fit, Keys, usual_factor_names
 from .new_samples import counts_of
 from .settings import Settings
 
-# ---------- a fit inside an AnnData object, and back
-
-TEXT = "OTU"
-"""Kinds of arrays as which text comes back, from memory, zarr and h5ad."""
-
+TEXT = "OTU"  # kinds of arrays as which text comes back, from memory, zarr and h5ad
+# parts of a fit that are in `obsm`, `varm` and `var`; factors always have names here
 ELSEWHERE = ("loadings", "factors", "dispersion", "mask", "given_factor_names")
-"""Parts of a fit that are in `obsm`, `varm` and `var`; factors always have names here."""
 
 
 def is_annotated(source: object) -> bool:
@@ -78,7 +74,7 @@ def uns_of(fit: Fit, layer: str | None) -> dict[str, Any]:
 def fit_from(adata: Any, key: str | None = None, *, any_samples: bool = False) -> Fit:
     """Put a fit together from what `log1pnmf.tl.log1p_nmf` wrote."""
     keys = Keys(key)
-    about = _stored(adata, keys)
+    about = _about(adata, keys)
     where = f"adata.uns[{keys.uns!r}] holds a fit"
     with making_whole(where, "fit again"):
         loadings = np.array(adata.obsm[keys.obsm], dtype=np.float64)
@@ -105,7 +101,9 @@ def fit_from(adata: Any, key: str | None = None, *, any_samples: bool = False) -
         if tree["batches"] is not None:
             tree["batches"]["labels"] = tree["batches"]["labels"][rows]
         tree |= {"loadings": loadings, "factors": factors, "size_factors": sizes[rows], "sample_names": None}
-        tree |= {"whole": was_whole and unchanged, "given_factor_names": _factor_names(about)}
+        names = _text(np.asarray(about.get("factor_names", []), dtype=object))
+        usual = names.ndim != 1 or names.tolist() == usual_factor_names(len(names))
+        tree |= {"whole": was_whole and unchanged, "given_factor_names": None if usual else names}
         if keys.dispersion in adata.var:
             tree["dispersion"] = np.asarray(adata.var[keys.dispersion], dtype=np.float64)[places]
         if tree["factor_kinds"] is not None and keys.mask in adata.varm:
@@ -127,21 +125,20 @@ def fitted_samples(
     return rows, missing + twice
 
 
-def _factor_names(about: Mapping[str, Any]) -> np.ndarray | None:
-    """Return the names that factors were given, where they were."""
-    names = _text(np.asarray(about.get("factor_names", []), dtype=object))
-    return None if names.ndim != 1 or names.tolist() == usual_factor_names(len(names)) else names
+def stored(adata: Any, slot: str, key: str) -> Any:
+    """Return a part of a fit in one of the slots of an AnnData object."""
+    there = getattr(adata, slot)
+    if key not in there:
+        known = ", ".join(map(repr, there)) or "none"
+        raise KeyError(
+            f"adata.{slot} has no {key!r} (it has: {known}); "
+            "run log1pnmf.tl.log1p_nmf first, or pass the key it wrote to"
+        )
+    return there[key]
 
 
-def _stored(adata: Any, keys: Keys) -> Mapping[str, Any]:
-    for slot, key in (("uns", keys.uns), ("obsm", keys.obsm), ("varm", keys.varm)):
-        if key not in getattr(adata, slot):
-            known = ", ".join(map(repr, getattr(adata, slot))) or "none"
-            raise KeyError(
-                f"adata.{slot} has no {key!r} (it has: {known}); "
-                "run log1pnmf.tl.log1p_nmf first, or pass the key it wrote to"
-            )
-    about = adata.uns[keys.uns]
+def _about(adata: Any, keys: Keys) -> Mapping[str, Any]:
+    about, *_ = (stored(adata, slot, getattr(keys, slot)) for slot in ("uns", "obsm", "varm"))
     if not isinstance(about, Mapping) or "loadings_digest" not in about:
         raise ValueError(f"adata.uns[{keys.uns!r}] was not written by log1pnmf.tl; fit again")
     return about

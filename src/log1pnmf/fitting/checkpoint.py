@@ -10,34 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from log1pnmf._common.archive import (
-    StrPath,
-    archive_kind,
-    check_numbers,
-    check_value,
-    check_writable,
-    from_tree,
-    join_arrays,
-    making_whole,
-    read_archive,
-    split_arrays,
-    to_tree,
-    write_archive,
-)
+from log1pnmf._common import archive
+from log1pnmf._common.archive import StrPath, check_numbers, check_value, to_tree
 from log1pnmf._common.checks import Random, check_choice, check_known, random_from_parts, warn
 from log1pnmf.counts.compress import checksum_of
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model.batches import Batches
 
-from .callbacks import History
 from .runs import Progress, Run
 from .settings import GIVEN, LIKELIHOODS, Settings
-from .solver import Iteration, Point
+from .solver import History, Iteration, Point
 
 KIND = "checkpoint"
 COUNTED = ("n_components", "n_init", "max_iter")
-SECONDS_BETWEEN = 30.0
-"""Between two writes of a checkpoint."""
+SECONDS_BETWEEN = 30.0  # between two writes of a checkpoint
 
 
 class CheckpointWriter:
@@ -68,7 +54,7 @@ class CheckpointWriter:
         about = {"kind": KIND, "identity": self._identity, "seconds": seconds}
         try:
             check_checkpoint(self._path)  # something else may have been put there meanwhile
-            write_archive(self._path, *split_arrays({**about, **to_tree(progress)}))
+            archive.write_archive(self._path, *archive.split_arrays({**about, **to_tree(progress)}))
         except OSError as error:
             warn(f"checkpoint could not be written ({error}); the fit goes on", RuntimeWarning)
         else:
@@ -78,8 +64,8 @@ class CheckpointWriter:
 
 def check_checkpoint(path: StrPath) -> None:
     """Refuse a place where a checkpoint cannot be, and one where something else is."""
-    check_writable(path, "checkpoint")
-    if os.path.exists(path) and archive_kind(path) != KIND:
+    archive.check_writable(path, "checkpoint")
+    if os.path.exists(path) and archive.archive_kind(path) != KIND:
         raise FileExistsError(
             f"checkpoint is {os.fspath(path)}, but the file there is not a checkpoint and would be lost; "
             "choose another name, or remove the file"
@@ -114,16 +100,16 @@ class Loaded:
 def load_checkpoint(path: StrPath) -> Loaded:
     """Read a checkpoint."""
     try:
-        arrays, metadata = read_archive(path, kind=KIND)
+        arrays, metadata = archive.read_archive(path, kind=KIND)
     except FileNotFoundError:
         raise FileNotFoundError(
             f"resume is {path}, but there is no such file; leave it out to start again"
         ) from None
-    with making_whole(f"{path} holds a checkpoint", "start again without resume"):
-        tree = join_arrays(arrays, metadata)
+    with archive.making_whole(f"{path} holds a checkpoint", "start again without resume"):
+        tree = archive.join_arrays(arrays, metadata)
         identity = {group: dict(tree["identity"][group]) for group in ("data", "settings")}
         check_value("seconds", tree["seconds"], float)
-        progress = from_tree(Progress, {field.name: tree[field.name] for field in fields(Progress)})
+        progress = archive.from_tree(Progress, {field.name: tree[field.name] for field in fields(Progress)})
         _check(progress, identity)
         return Loaded(path, identity, progress, random_from_parts(progress.random), tree["seconds"])
 

@@ -19,8 +19,7 @@ from log1pnmf.counts.passes import parts_of, source_of
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import as_counts, for_parts, make_engine
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.constraint import KINDS, Bounds
-from log1pnmf.model.problem import Problem, SizePrior
+from log1pnmf.model.problem import KINDS, Bounds, Problem, SizePrior
 from log1pnmf.model.size_factors import WEIGHT, resized
 from log1pnmf.model.zeros import Quadratic
 

@@ -22,24 +22,19 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 from .fit import Fit, or_one
 
 Array = NDArray[np.float64]
 
+# added to the expected counts on both sides, so that a feature without any has no fold change
 ADDED_COUNTS = 1.0
-"""Added to the expected counts on both sides, so that a feature without any has no fold change."""
-
-CERTAINTY = 1.96
-"""Standard errors that are taken off the logarithm of the fold change."""
-
+CERTAINTY = 1.96  # standard errors that are taken off the logarithm of the fold change
+# how much of the mean of all samples stands in, beside more of the rest of its own mixture, which may be
+# hardly anything
 ALL_SAMPLES = 0.3
-"""How much of the mean of all samples stands in, beside more of the rest of its own mixture, which may
-be hardly anything."""
-
-REACH = 2.0
-"""The rest may stand in for a factor with loadings of up to this many times those that are seen."""
+REACH = 2.0  # the rest may stand in for a factor with loadings of up to this many times those that are seen
 
 
 @dataclass(frozen=True, eq=False)

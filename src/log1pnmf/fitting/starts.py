@@ -3,10 +3,11 @@
 Which optimum is found depends on the start. No start has an entry from which the solver could not leave, rows
 and columns without counts are zero, and no two columns are alike.
 
-"auto" makes a few iterations from several starts at sparse cost, and moves from the best of them. The starts
-are the non-negative SVD and random ones. A move puts random factors in the place of some of the best one's,
-and iterates: what two factors shared can then be told by one, and what one had mixed by two. The better of
-both is kept (`studies.starts`). Below c = 1 starts differ little and iterations are dear: it is the SVD.
+"auto" makes a few iterations from two starts at sparse cost, the non-negative SVD and a random one. Where
+both have the same factors, there is no more to find. Otherwise moves follow from the better one: a move
+puts random factors in the place of some, and iterates, so that what two factors shared can be told by one,
+and what one had mixed by two; the better of both is kept (`studies.starts`). Below c = 1 starts differ
+little and iterations are dear: it is the SVD.
 """
 
 from __future__ import annotations
@@ -25,23 +26,19 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.arrays import on_host
-from log1pnmf._common.checks import Random, check_choice, new_seed
-from log1pnmf._common.progress import Progress
-from log1pnmf.counts.counts import check_unmasked
+from log1pnmf._common.checks import Progress, Random, check_choice, new_seed
+from log1pnmf.counts.counts import Counts, check_unmasked
 from log1pnmf.engines.base import Engine, Sample
 from log1pnmf.engines.registry import for_parts, make_engine, resolve_engine
-from log1pnmf.model.constraint import FREE, Bounds, Constraint, Structure
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import POISSON
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.noise import POISSON, ShiftedLog
+from log1pnmf.model.problem import FREE, Bounds, Constraint, Problem, Structure
 from log1pnmf.model.zeros import quadratic
 
 from .fit import Fit, arranged, scale_of, scaled
 from .fixed_factors import beside_known, constraint_of, settled, within
-from .runs import Runs, Start
+from .runs import AdaptiveUpdate, Runs, Start, update_of
 from .settings import GIVEN, INITS, Settings
 from .solver import Extrapolation, Iteration, Point, Stopping, alternate, engine_at, finds_effects
-from .updates import AdaptiveUpdate, update_of
 
 # ---------- where a fit starts
 
@@ -478,24 +475,23 @@ def _lifted(engine: Engine, typical: Array, factors: Array) -> Array:
 
 SMALLEST_RACED = 1.0
 """The smallest c at which starts are raced."""
-MOST_RACED = 5000
-"""Samples on which starts are raced at most; of larger data the loadings are found afterwards."""
+PER_FACTOR, MOST_RACED = 300, 5000
+"""Samples on which starts are raced, for each factor and in all; others get loadings afterwards."""
+FEWEST = 1e-3
+"""Share of these samples in which a feature has counts at least, if it is to take part."""
 SMALL = 1_000_000
 """Non-zeros up to which iterations are cheap."""
-N_RANDOM = 3
-"""Random starts that are raced beside the SVD."""
-ALONE, AGAIN = 30, 25
-"""Iterations from each start, and from each move. After fewer, slow ones that end well are not yet ahead."""
+ALONE, AGAIN = 20, 16
+"""Iterations from each start, and from each move."""
 EXCHANGED = (2, 4)
 """Factors that moves exchange, in turn; at most half of all."""
-MOST_MOVES, MOST_FAILED = (6, 24), (4, 8)
+MOST_MOVES, MOST_FAILED = (6, 24), (3, 6)
 """Moves from the best start, and moves in a row without a gain after which there are no more; more where
 iterations are cheap."""
 WORTHWHILE = 1e-4
 """Gain of a move, relative to the objective, from which on it encourages further ones."""
-AGREED = 3e-5
-"""How near two objectives are, relative to them, if both starts lead to the same optimum. There is no more to
-find then, as far as one can tell from few iterations."""
+SAME = 0.9
+"""Least correlation of matched factors from which on two starts lead to the same optimum."""
 DRIFT = 3e-4
 """How far a move may lead back, relative to the objective: few iterations do not tell small gains."""
 FIRST_LOOK = 3
@@ -503,8 +499,7 @@ FIRST_LOOK = 3
 RACED_ERRORS = 3e-4
 """`zeros_tol` of the race."""
 SETTLED = 1e-6
-"""Two changes of the objective in a row that are smaller, relative to it, end the iterations from a start:
-what is left to gain is less than `AGREED`, and the fit goes on from there anyway."""
+"""Two changes of the objective in a row that are smaller, relative to it, end the iterations from a start."""
 SETTLING = 5
 """Newton steps in which all loadings adapt to given factors."""
 
@@ -522,38 +517,45 @@ def race(
         name = "rank1" if K == 1 else first
         return Point(*initialize(engine, K, name, rng)), name
     exact = replace(problem, zeros=None, noise=POISSON, size_prior=None)
-    part, rows = problem.counts.part_in_memory(MOST_RACED)
+    part, rows = problem.counts.part_in_memory(min(MOST_RACED, max(1000, PER_FACTOR * K)))
     whole = len(rows) == problem.counts.n_samples
-    raced = exact
+    raced, features = exact, np.arange(problem.counts.n_features)
     if not whole:
-        batches = None if problem.batches is None else problem.batches.of_samples(rows)
+        part = part.on_host()
+        features = np.flatnonzero(np.diff(part.by_column.indptr) >= FEWEST * len(rows))
+        batches = None if problem.batches is None else problem.batches.of_samples(rows).of_features(features)
+        part = Counts.from_any(part.to_scipy()[:, features])
         raced = replace(exact, counts=part, size_factors=problem.size_factors[rows], batches=batches)
-    names, small = [first] + ["random"] * N_RANDOM, part.nnz <= SMALL
+    names, small = (first, "random"), part.nnz <= SMALL
     label = "searching for a start"
     display = nullcontext() if after is None else Progress(label, "iteration", after=after)
     with display as bar:
         racer = _Racer(make, make(raced), bar)
         ends: list[tuple[Point, float]] = []
-        while len(ends) < len(names) and not _agree([reached for _, reached in ends]):
+        for name in names:
             if bar is not None:
                 bar.describe(f"{label} ({len(ends) + 1} of {len(names)})")
-            start = initialize(racer.engine, K, names[len(ends)], rng)
-            ends.append(racer.advance(start, ALONE))
+            ends.append(racer.advance(initialize(racer.engine, K, name, rng), ALONE))
         best = min(range(len(ends)), key=lambda one: ends[one][1])
         pair = ends[best][0]
-        if len(ends) == len(names):
+        if not same_factors(*(end.factors for end, _ in ends)):
             pair = racer.moved(*ends[best], rng, most=MOST_MOVES[small], most_failed=MOST_FAILED[small])
     if not whole:
         everyone = make(replace(exact, zeros=quadratic(problem.link)))
-        pair = spread(everyone, _settling(everyone), pair, FREE).on_host()
+        factors = np.zeros((problem.counts.n_features, K))
+        factors[features] = pair.factors
+        pair = spread(everyone, _settling(everyone), Point(pair.loadings, factors), FREE).on_host()
     ordered = arranged(pair.loadings, pair.factors)  # with a penalty, the first factor is the one without
     return Point(*adapt_start(problem, *ordered, rng)), names[best]
 
 
-def _agree(reached: list[float]) -> bool:
-    """Whether the two lowest objectives are those of the same optimum."""
-    least = sorted(reached)[:2]
-    return len(least) == 2 and least[1] - least[0] <= AGREED * abs(least[0])
+def same_factors(one: Array, other: Array) -> bool:
+    """Return whether every factor has its own match among those of another start."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlations = np.corrcoef(one.T, other.T)[: one.shape[1], one.shape[1] :]
+    correlations = np.nan_to_num(correlations)
+    matched = scipy.optimize.linear_sum_assignment(correlations, maximize=True)
+    return float(correlations[matched].min()) >= SAME
 
 
 class _Racer:
@@ -596,7 +598,7 @@ class _Racer:
         last = self._followed(Point(last.loadings, last.factors), n_iterations, last)
         errors = self.engine.zero_errors(last.loadings, last.factors, roughly=True)
         self._updated(last, errors[1])
-        self.n_seen += n_iterations
+        self.n_seen += last.index
         return Point(last.loadings, last.factors).on_host(), last.objective + errors[0]
 
     def _followed(self, pair: Point, n_iterations: int, before: Iteration | None = None) -> Iteration:
@@ -608,7 +610,7 @@ class _Racer:
             extrapolation=Extrapolation(),
             max_iter=n_iterations,
             after=before,
-            renewed=before is not None,
+            new_problem=before is not None,
             effects=self.effects,
             residuals=False,
         ):

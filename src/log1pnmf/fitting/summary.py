@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_choice, check_number, plural
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import as_counts
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 from .fit import Fit, c_name, evenness, factor_shares, sample_shares
 from .ranking import ranking_of
@@ -20,8 +20,7 @@ from .ranking import ranking_of
 
 WHICH = ("empty", "mean")
 
-FEW = 100.0
-"""Total count up to which a droplet is taken to be empty."""
+FEW = 100.0  # total count up to which a droplet is taken to be empty
 
 
 def background(
@@ -72,8 +71,8 @@ def background(
 
 # ---------- whether size factors matter: totals are poor ones where factors change them
 
+# part of the variance of log(total / size) that factors have to explain, and how far apart they must be
 EXPLAINED, TIMES = 0.5, 1.5
-"""Part of the variance of log(total / size) that factors have to explain, and how far apart they must be."""
 
 
 def note_on_sizes(fit: Fit, counts: Counts) -> str | None:
@@ -99,23 +98,23 @@ def note_on_sizes(fit: Fit, counts: Counts) -> str | None:
 
 # ---------- a fit in words
 
-NOISES = {"poisson": "Poisson", "nb": "negative binomial"}
-"""Values of `noise` in words."""
-
+NOISES = {"poisson": "Poisson", "nb": "negative binomial"}  # values of `noise` in words
+# largest c at which parts are described as multiplying: most rates that tell features apart are larger
 MULTIPLY_UP_TO = 10.0
-"""Largest c at which parts are described as multiplying: most rates that tell features apart are larger."""
-
-ROUNDING = 1e-12
-"""Differences of objectives that are smaller than this part of them are none."""
+ROUNDING = 1e-12  # differences of objectives that are smaller than this part of them are none
 
 
 def summarize(fit: Fit, *, n_top: int = 8) -> str:
     """Describe a fit in words: data, model, quality, factors and what is worth knowing."""
-    labels = fit.feature_labels
+    labels, data = fit.feature_labels, fit.data
+    counted = {
+        "non-zeros": f"{data.nnz:,} ({data.nnz / data.n_entries:.1%} of all entries)",
+        "total count": f"{data.total:,.0f}, {data.mean_total:,.1f} per sample",
+    }
     lines = [
         f"Log1pNMF: {len(fit.loadings):,} samples x {len(fit.factors):,} features, "
         f"{fit.n_components} factors, c = {c_name(fit.c)}",
-        *_section("Data", _data(fit)),
+        *_section("Data", counted.items()),
         *_section("Model", model_facts(fit)),
         *_section("Fit", quality_facts(fit)),
         "",
@@ -134,23 +133,21 @@ def summarize(fit: Fit, *, n_top: int = 8) -> str:
 
 
 def levelled(history: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Take the steps out of the objective that it makes where the problem is renewed.
+    """Return which iterations are no updates of the problem, and the objective there without their steps.
 
-    A renewal looks at the point of the row before it once more, so the step is known; all that was before is
-    moved by it. The end is as it is. What a renewal of dispersions or other parameters gains in
-    log-likelihood is no such step and stays; what their renewed prior costs is one, and what other zeros that
-    are visited change.
+    An update evaluates the point before it once more, so its step is known, and all earlier values move by
+    it. Gains in log-likelihood from updated parameters stay; changes of their prior and of zeros do not.
     """
     objective, loss = (np.asarray(history[name], dtype=np.float64) for name in ("objective", "loss"))
-    renewed = np.isnan(np.asarray(history["relative_change"], dtype=np.float64))
-    renewed[:1] = False  # the start
+    updated = np.isnan(np.asarray(history["relative_change"], dtype=np.float64))
+    updated[:1] = False  # the start
     step, gain = (np.diff(one, prepend=one[:1]) for one in (objective, loss))
     exact = np.asarray(history["likelihood"]) == "exact"
     of_zeros = np.abs(step - gain) <= ROUNDING * np.abs(objective)  # of parameters, it changes their cost
     of_zeros &= ~(exact & np.roll(exact, 1))
     step -= np.where(of_zeros, 0.0, np.minimum(gain, 0.0))
-    steps = np.where(renewed, step, 0.0).cumsum()
-    return ~renewed, (objective + (steps[-1] - steps))[~renewed]
+    steps = np.where(updated, step, 0.0).cumsum()
+    return ~updated, (objective + (steps[-1] - steps))[~updated]
 
 
 def gained_lately(fit: Fit, most: int = 10) -> str | None:
@@ -173,7 +170,7 @@ def last_gain(fit: Fit) -> float | None:
     return float(objective[-2] - objective[-1]) if len(objective) > 1 else None
 
 
-def _section(title: str, rows: Iterator[tuple[str, str]]) -> list[str]:
+def _section(title: str, rows: Iterable[tuple[str, str]]) -> list[str]:
     return ["", title, *(f"  {name:<16}{text}" for name, text in rows)]
 
 
@@ -191,21 +188,11 @@ def _batches(fit: Fit, most: int = 12, n_features: int = 4) -> Iterator[str]:
         yield f"  and {batches.n_batches - most} more"
 
 
-def _data(fit: Fit) -> Iterator[tuple[str, str]]:
-    data = fit.data
-    yield "non-zeros", f"{data.nnz:,} ({data.nnz / data.n_entries:.1%} of all entries)"
-    yield "total count", f"{data.total:,.0f}, {data.mean_total:,.1f} per sample"
-
-
 def link_in_words(c: float) -> str:
     """Describe what the link means for how factors combine.
 
-    >>> link_in_words(float("inf"))
-    'parts add up'
-    >>> link_in_words(1.0)
-    'parts multiply'
-    >>> link_in_words(1000.0)
-    'parts add up below a rate of 1,000 and multiply above'
+    >>> link_in_words(float("inf")), link_in_words(1.0), link_in_words(1000.0)
+    ('parts add up', 'parts multiply', 'parts add up below a rate of 1,000 and multiply above')
     """
     if np.isinf(c):
         return "parts add up"
@@ -219,7 +206,7 @@ def model_facts(fit: Fit) -> Iterator[tuple[str, str]]:
     settings = fit.settings
     formula = "rate" if fit.link.is_identity else f"{fit.link.alpha:g} * log(1 + rate / {c_name(fit.c)})"
     yield "link", f"{link_in_words(fit.c)}: {formula.removeprefix('1 * ')} = sum of the factors"
-    yield "noise", noise_in_words(fit)
+    yield "noise", _noise(fit)
     about = f" (zeros_tol {settings.zeros_tol:g})" if settings.likelihood == "adaptive" else ""
     yield "likelihood", settings.likelihood + about
     yield "size factors", str(settings.size_factors)
@@ -238,16 +225,14 @@ def model_facts(fit: Fit) -> Iterator[tuple[str, str]]:
     )
 
 
-def noise_in_words(fit: Fit) -> str:
+def _noise(fit: Fit) -> str:
     """Describe how counts scatter around their means, and how much."""
     if fit.dispersion is None:
         return NOISES["poisson"]
     kind = {"feature": "one for each feature", "shared": "the same for all features"}
     low, middle, high = np.quantile(fit.dispersion, (0.05, 0.5, 0.95))
-    text = f"{NOISES['nb']}, dispersion {kind.get(fit.settings.dispersion, 'given')}: "
-    return text + (
-        f"{middle:.3g}" if low == high else f"{middle:.3g} (median; 90% in {low:.3g} to {high:.3g})"
-    )
+    spread = "" if low == high else f" (median; 90% in {low:.3g} to {high:.3g})"
+    return f"{NOISES['nb']}, dispersion {kind.get(fit.settings.dispersion, 'given')}: {middle:.3g}{spread}"
 
 
 def _known(fit: Fit) -> str:

@@ -14,8 +14,7 @@ from scipy import sparse
 
 from log1pnmf._common.checks import check_number, check_whole, one_for_each
 
-from .link import ShiftedLog
-from .noise import NegativeBinomial
+from .noise import NegativeBinomial, ShiftedLog
 
 __all__ = ["MIXTURES", "Mixture", "Simulated", "Simulation", "mixture_for", "simulate"]
 
@@ -26,9 +25,9 @@ DENSITY_ENTRIES = 2e6  # entries from which the expected density is computed, ab
 FINEST = 1e-7  # how closely the scale for a density is searched, relative to it
 LARGEST_SCALE = 1e6  # from which on the factors, none of which is larger than allowed, hardly grow
 
+# Mean count at which the exponential parts end, for one factor and size factor 1. The exponential of a
+# product of exponentials has no mean: without an end, large matrices would hold counts beyond any integer.
 LARGEST_MEAN = 1e4
-"""Mean count at which the exponential parts end, for one factor and size factor 1. The exponential of a
-product of exponentials has no mean: without an end, large matrices would hold counts beyond any integer."""
 
 
 # ---------- the law of loadings and factors in the paper's simulations
@@ -101,9 +100,6 @@ def mixture_for(c: float) -> Mixture:
     if c <= 10**-1.5:
         return MIXTURES[1e-3]
     return MIXTURES[1.0] if c <= 10**1.5 else MIXTURES[math.inf]
-
-
-# ---------- counts
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.isotonic import isotonic_regression
 
 from log1pnmf._common.checks import require
-from log1pnmf.fitting.anndata import as_fit, fitted_samples, is_annotated
+from log1pnmf.fitting.anndata import as_fit, fitted_samples, is_annotated, stored
 from log1pnmf.fitting.fit import DataFacts, Fit, Keys, factor_number
 from log1pnmf.fitting.settings import Settings
 
@@ -34,11 +34,7 @@ LEAST_WIDTH = 0.02  # of a group, as a part of the whole: few samples among thou
 
 
 def group_places(sizes: Sequence[int]) -> Array:
-    """Return places of groups on a line of length 1, start and stop, in proportion to sizes but never tiny.
-
-    >>> group_places([1, 3]).round(3).tolist()
-    [[0.0, 0.248], [0.256, 1.0]]
-    """
+    """Return start and stop of groups on a line of length 1, in proportion to sizes but never tiny."""
     counts = np.asarray(sizes, dtype=np.float64)
     least = min(LEAST_WIDTH, 0.5 / len(counts))
     gap = min(GAP, 0.25 / len(counts))
@@ -93,23 +89,13 @@ def _column_means(values: Array, columns: int) -> Array:
 
 
 def fit_to_draw(source: Any, *, key: str | None = None, feature_names: Any = None) -> Fit:
-    """Return the fit of a source; the largest loading of a factor is 1, unless its sample was dropped.
-
-    An AnnData object may hold less than a fit: features were dropped since, or only loadings are left, as
-    after `anndata.concat`. The fit then has no factors.
-    """
+    """Return the fit of a source, largest loadings 1; it has no factors if only loadings are left."""
     fit = _stored_fit(source, Keys(key)) if is_annotated(source) else as_fit(source, key=key)
     return fit.normalized("max").named(feature_names=feature_names)
 
 
 def _stored_fit(adata: Any, keys: Keys) -> Fit:
-    if keys.obsm not in adata.obsm:
-        found = ", ".join(map(repr, adata.obsm)) or "none"
-        raise KeyError(
-            f"adata.obsm has no {keys.obsm!r} (it has: {found}); "
-            "run log1pnmf.tl.log1p_nmf first, or pass the key it wrote to"
-        )
-    loadings = np.asarray(adata.obsm[keys.obsm], dtype=np.float64)
+    loadings = np.asarray(stored(adata, "obsm", keys.obsm), dtype=np.float64)
     if keys.varm not in adata.varm or keys.uns not in adata.uns:
         return fit_of_arrays(loadings, np.zeros((0, loadings.shape[1])))
     about, more = adata.uns[keys.uns], {}
@@ -187,17 +173,20 @@ def colors_in(adata: Any, column: str) -> dict[str, str] | None:
 INK = "#333333"  # lines and text that belong to no factor
 MOST_NUMBERS = 240  # a heat map with more cells does not show their values as text
 
-SHOW_AND_SAVE = """show : bool, optional
+PLACES = {
+    "ax": "ax : Axes, optional\n        Axes to draw on; by default those of a new figure.",
+    "figure": "figure : Figure or SubFigure, optional\n        Figure to draw on; by default a new one.",
+}
+SHOW_AND_SAVE = """
+    show : bool, optional
         Whether to call ``pyplot.show``. By default it is not called, because notebooks show figures anyway.
     save : str or PathLike, optional
         File to write the figure to; its ending sets the format.
-
-    Returns
-    -------"""
+"""
 
 
 def drawing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a plot with scanpy's parameters `show` and `save`, in its signature and docstring too."""
+    """Return a plot with scanpy's parameters `show` and `save`, and with all that plots share described."""
 
     @wraps(function)
     def drawn(*arguments: Any, show: bool | None = None, save: Any = None, **options: Any) -> Any:
@@ -217,7 +206,8 @@ def drawing(function: Callable[..., Any]) -> Callable[..., Any]:
         for name, kind in (("show", "bool | None"), ("save", "Any"))
     ]
     drawn.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # type: ignore[attr-defined]
-    drawn.__doc__ = (function.__doc__ or "").replace("\n    Returns\n    -------", f"    {SHOW_AND_SAVE}", 1)
+    shared = next(text for name, text in PLACES.items() if name in signature.parameters) + SHOW_AND_SAVE
+    drawn.__doc__ = (function.__doc__ or "").replace("\n    Returns\n", f"    {shared}\n    Returns\n", 1)
     return drawn
 
 
@@ -253,11 +243,13 @@ def tidy(ax: Axes) -> None:
     ax.tick_params(colors=INK, labelsize="small")
 
 
-def set_title(ax: Axes, title: str | None, default: str) -> None:
-    """Write a title above the left end; an empty one leaves it out."""
-    text = default if title is None else title
-    if text:
-        ax.set_title(text, loc="left", fontsize="medium", color=INK)
+def caption(ax: Axes, x: str = "", y: str = "", title: str = "", *, size: str = "medium") -> None:
+    """Write what the axes show, and a title above their left end; empty texts are left out."""
+    for write, text in ((ax.set_xlabel, x), (ax.set_ylabel, y)):
+        if text:
+            write(text, fontsize=size, color=INK)
+    if title:
+        ax.set_title(title, loc="left", fontsize=size, color=INK)
 
 
 def heat_map(ax: Axes, values: np.ndarray, *, cmap: str, limits: tuple[float, float]) -> Any:
@@ -295,11 +287,7 @@ DROP = 0.05  # how far below the axes names start, in parts of its height, where
 
 
 def spread(wanted: ArrayLike, gap: float, bounds: tuple[float, float]) -> Array:
-    """Move ascending positions as little as possible so that they are a gap apart and inside the bounds.
-
-    >>> spread([1.0, 1.2, 5.0], 1.0, (0.0, 10.0)).tolist()
-    [0.6, 1.6, 5.0]
-    """
+    """Move ascending positions as little as possible so that they are a gap apart and inside the bounds."""
     positions = np.asarray(wanted, dtype=np.float64)
     n, (low, high) = len(positions), bounds
     if n > 1:

@@ -16,21 +16,8 @@ from log1pnmf.analysis.metrics import FactorMatch, match_factors
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.summary import NOISES
 
-from .canvas import (
-    INK,
-    axes_or_new,
-    color_bar,
-    drawing,
-    figure_or_new,
-    fit_to_draw,
-    heat_map,
-    label_columns,
-    label_points,
-    name_of,
-    need_factors,
-    set_title,
-    tidy,
-)
+from . import canvas
+from .canvas import INK, axes_or_new, caption, drawing, figure_or_new, fit_to_draw, tidy
 from .loadings import draw_structure, factor_legend, name_groups
 
 # ---------- two fits side by side, factors that correspond in the same colour
@@ -65,8 +52,6 @@ def compare(
         Maximum number of samples to draw.
     random_state : int
         Seed that decides which samples are drawn.
-    figure : Figure or SubFigure, optional
-        Figure to draw on; by default a new one.
 
     Returns
     -------
@@ -104,8 +89,8 @@ def compare(
         used = [palette[k] for k in own]
         draw_structure(ax, fit.loadings[arrangement.order][:, own], arrangement, used)
         factor_legend(ax, [fit.factor_labels[k] for k in own], used)
-        ax.set_ylabel("loading", fontsize="small", color=INK)
-        set_title(ax, None, name_of(fit))
+        caption(ax, y="loading", size="small")
+        caption(ax, title=canvas.name_of(fit))
     _draw_similarity(similar, first, second, match)
     name_groups(lower, arrangement, groupby)
     return figure
@@ -121,8 +106,8 @@ def _compared(first: Fit, second: Fit, on: str) -> tuple[np.ndarray, np.ndarray]
         )
     if on == "loadings":
         return first.loadings, second.loadings
-    need_factors(first)
-    need_factors(second)
+    canvas.need_factors(first)
+    canvas.need_factors(second)
     return first.factors, second.factors
 
 
@@ -130,12 +115,11 @@ def _draw_similarity(ax: Any, first: Fit, second: Fit, match: FactorMatch) -> No
     """Draw the correlations of all pairs of factors, matched ones on the diagonal."""
     order, matched = match.order(), match.pairs[:, 0]
     rows = np.concatenate((matched, np.setdiff1d(np.arange(first.n_components), matched)))
-    image = heat_map(ax, match.matrix[np.ix_(rows, order)], cmap="RdBu_r", limits=(-1.0, 1.0))
-    label_columns(ax, [second.factor_labels[k] for k in order])
+    image = canvas.heat_map(ax, match.matrix[np.ix_(rows, order)], cmap="RdBu_r", limits=(-1.0, 1.0))
+    canvas.label_columns(ax, [second.factor_labels[k] for k in order])
     ax.set_yticks(range(len(rows)), [first.factor_labels[k] for k in rows])
-    ax.set_xlabel(name_of(second), fontsize="small", color=INK)
-    ax.set_ylabel(name_of(first), fontsize="small", color=INK)
-    color_bar(image, "correlation")
+    caption(ax, canvas.name_of(second), canvas.name_of(first), size="small")
+    canvas.color_bar(image, "correlation")
 
 
 # ---------- plots of what a fit does not explain
@@ -153,8 +137,6 @@ def diagnostics(found: Diagnostics, *, n_labels: int = 8, figure: Figure | SubFi
         Result of `log1pnmf.analysis.diagnose`.
     n_labels : int
         Maximum number of features and samples to name in each panel.
-    figure : Figure or SubFigure, optional
-        Figure to draw on; by default a new one.
 
     Returns
     -------
@@ -196,8 +178,6 @@ def dispersion(found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None)
         Result of `log1pnmf.analysis.diagnose`.
     n_labels : int
         Maximum number of features to name: those farthest above the trend.
-    ax : Axes, optional
-        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -226,9 +206,8 @@ def dispersion(found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None)
     index = np.flatnonzero(found.feature_mean > 0.0)
     x, y = found.feature_mean[index], found.fitted_dispersion[index]
     _scatter(ax, x, y, scale="log")
-    ax.set_xlabel("mean count", color=INK)
-    ax.set_ylabel("dispersion", color=INK)
-    set_title(ax, None, f"{len(index):,} features: median {np.median(y):.2g}" if len(index) else "no counts")
+    title = f"{len(index):,} features: median {np.median(y):.2g}" if len(index) else "no counts"
+    caption(ax, "mean count", "dispersion", title)
     if found.trend is None or not len(index):
         return ax
     order, trend = np.argsort(x, kind="stable"), found.trend[index]
@@ -238,7 +217,7 @@ def dispersion(found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None)
     ax.fill_between(x[order], *band, color=BAND, linewidth=0, zorder=0, label="95% around it, a priori")
     ax.legend(frameon=False, fontsize="small", labelcolor=INK)
     top = np.argsort(-y / trend, kind="stable")[:n_labels]
-    label_points(ax, [str(found.feature_names[j]) for j in index[top]], x[top], y[top])
+    canvas.label_points(ax, [str(found.feature_names[j]) for j in index[top]], x[top], y[top])
     return ax
 
 
@@ -254,10 +233,8 @@ def _draw_features(ax: Axes, found: Diagnostics, n_labels: int) -> None:
         ax.plot(order, 1.0 + found.overdispersion * order, color=RED, linewidth=1.0, zorder=0)
         title += f"; line 1 + {found.overdispersion:.2g} mean"
     top = np.argsort(-y, kind="stable")[:n_labels]
-    ax.set_xlabel("mean count", color=INK)
-    ax.set_ylabel(f"variance / {NOISES[found.noise]} variance", color=INK)
-    set_title(ax, None, title)
-    label_points(ax, [str(found.feature_names[j]) for j in index[top]], x[top], y[top])
+    caption(ax, "mean count", f"variance / {NOISES[found.noise]} variance", title)
+    canvas.label_points(ax, [str(found.feature_names[j]) for j in index[top]], x[top], y[top])
 
 
 def _draw_samples(ax: Axes, found: Diagnostics, n_labels: int) -> None:
@@ -266,11 +243,9 @@ def _draw_samples(ax: Axes, found: Diagnostics, n_labels: int) -> None:
     _scatter(ax, np.arange(len(y)), y)
     ax.scatter(outliers, y[outliers], s=12, color=RED, linewidths=0, zorder=3)
     ax.axhline(OUTLYING, color=INK, linewidth=0.8, linestyle=":")
-    ax.set_xlabel("sample", color=INK)
-    ax.set_ylabel("deviance, robust z", color=INK)
-    set_title(ax, None, f"samples: {len(outliers):,} outlying")
+    caption(ax, "sample", "deviance, robust z", f"samples: {len(outliers):,} outlying")
     named = outliers[:n_labels]
-    label_points(ax, [str(found.sample_names[i]) for i in named], named.astype(np.float64), y[named])
+    canvas.label_points(ax, [str(found.sample_names[i]) for i in named], named.astype(np.float64), y[named])
 
 
 def _scatter(ax: Axes, x: np.ndarray, y: np.ndarray, *, scale: str = "linear") -> None:

@@ -18,23 +18,8 @@ from log1pnmf.fitting.anndata import symbols_of
 from log1pnmf.fitting.fit import Fit, factor_number
 from log1pnmf.fitting.ranking import ranking_of
 
-from .canvas import (
-    INK,
-    axes_or_new,
-    chosen_factors,
-    color_bar,
-    drawing,
-    figure_or_new,
-    fit_to_draw,
-    heat_map,
-    label_columns,
-    label_points,
-    need_factors,
-    panels_in,
-    result_in,
-    set_title,
-    tidy,
-)
+from . import canvas
+from .canvas import INK, axes_or_new, caption, chosen_factors, drawing, figure_or_new, fit_to_draw, tidy
 
 # ---------- volcano plot: effects of a factor on features against their p-values
 
@@ -73,8 +58,6 @@ def volcano(
         Maximum number of features to name: the first of the factor. Names that would overlap are omitted.
     title : str, optional
         Title; by default the name of the factor.
-    ax : Axes, optional
-        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -95,7 +78,7 @@ def volcano(
     >>> pl.volcano(found, 1, ax=Figure().subplots()).get_xlabel()
     'log2 fold change'
     """
-    found = result_in(source, Markers, key, tool="markers", call="model.markers(counts)")
+    found = canvas.result_in(source, Markers, key, tool="markers", call="model.markers(counts)")
     given = isinstance(found, Markers)
     tested = found.tested if given else found["tested"]
     names = [str(name) for name in (found.factor_names if given else found["factor_names"])]
@@ -130,12 +113,11 @@ def volcano(
     ax.axvline(0.0, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
     ax.set_ylim(-0.03 * y.max(), 1.08 * max(float(y.max()), 1.0))
     ax.margins(x=0.08)
-    ax.set_xlabel("log2 fold change", fontsize="medium", color=INK)
-    ax.set_ylabel(r"$-\log_{10}$ p, one-sided", fontsize="medium", color=INK)
-    set_title(ax, title, f"factor {names[k]}")
+    title = f"factor {names[k]}" if title is None else title
+    caption(ax, "log2 fold change", r"$-\log_{10}$ p, one-sided", title)
     ax.set_title(f"{int(sure.sum()):,} of {len(sure):,} features", loc="right", fontsize="small", color=INK)
     named = np.flatnonzero(sure)[:n_labels]
-    label_points(ax, features[named].tolist(), x[named], y[named])
+    canvas.label_points(ax, features[named].tolist(), x[named], y[named])
     return ax
 
 
@@ -183,8 +165,6 @@ def factor_scatter(
         Scale of both axes. On log axes, values below a thousandth of the largest are drawn at that limit.
     title : str, optional
         Title; by default the name of the fit.
-    ax : Axes, optional
-        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -202,7 +182,7 @@ def factor_scatter(
     """
     check_choice("scale", scale, ("linear", "log"))
     fit = fit_to_draw(source, key=key, feature_names=symbols_of(source, gene_symbols, feature_names))
-    need_factors(fit)
+    canvas.need_factors(fit)
     pair = chosen_factors(fit, (a, b))
     x, y = fit.factors[:, pair].T
     rho = correlation_matrix(fit.factors[:, pair])[0, 1]
@@ -220,12 +200,11 @@ def factor_scatter(
     ax.scatter(x, y, s=7, color="#9aa3ab", alpha=0.6, linewidths=0, rasterized=True)
     ax.plot(limits, limits, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
     ax.scatter(x[named], y[named], s=11, color=sides, linewidths=0, zorder=3)
-    ax.set_xlabel(f"factor {fit.factor_labels[pair[0]]}", fontsize="medium", color=INK)
-    ax.set_ylabel(f"factor {fit.factor_labels[pair[1]]}", fontsize="medium", color=INK)
     ax.set(xlim=limits, ylim=limits)
-    set_title(ax, title, fit.name)
+    across, up = (f"factor {fit.factor_labels[k]}" for k in pair)
+    caption(ax, across, up, fit.name if title is None else title)
     ax.set_title(f"Spearman {rho:.2f}", loc="right", fontsize="small", color=INK)
-    label_points(ax, fit.feature_labels[named].tolist(), x[named], y[named])
+    canvas.label_points(ax, fit.feature_labels[named].tolist(), x[named], y[named])
     return ax
 
 
@@ -282,8 +261,6 @@ def top_features(
         Names of the features; by default those of the source.
     gene_symbols : str, optional
         Column of ``adata.var`` with the names to show, if `var_names` are identifiers.
-    figure : Figure or SubFigure, optional
-        Figure to draw on; by default a new one.
 
     Returns
     -------
@@ -300,7 +277,7 @@ def top_features(
     """
     check_choice("kind", kind, ("bars", "heatmap"))
     fit = fit_to_draw(source, key=key, feature_names=symbols_of(source, gene_symbols, feature_names))
-    need_factors(fit)
+    canvas.need_factors(fit)
     chosen = chosen_factors(fit, factors)
     if markers is not None and markers.effect.shape != fit.factors.shape:
         raise ValueError(
@@ -316,7 +293,7 @@ def top_features(
 def _draw_bars(fit: Fit, top: dict[int, Any], change: Array, figure: Any) -> Any:
     """Draw a panel for each factor."""
     tallest = max(map(len, top.values()), default=1)
-    figure, panels = panels_in(figure, len(top), PANELS_PER_ROW, (1.85, 0.55 + 0.155 * tallest))
+    figure, panels = canvas.panels_in(figure, len(top), PANELS_PER_ROW, (1.85, 0.55 + 0.155 * tallest))
     colors = factor_colors(fit.n_components)
     for ax, (k, features) in zip(panels, top.items(), strict=True):
         place = np.arange(len(features))
@@ -328,9 +305,9 @@ def _draw_bars(fit: Fit, top: dict[int, Any], change: Array, figure: Any) -> Any
         ax.tick_params(axis="y", length=0, labelsize="x-small")
         ax.tick_params(axis="x", length=2, labelsize="x-small")
         ax.locator_params(axis="x", nbins=3)
-        ax.set_title(fit.factor_labels[k], loc="left", fontsize="small", color=INK)
+        caption(ax, title=fit.factor_labels[k], size="small")
     for ax in panels[-PANELS_PER_ROW:]:  # those without another below
-        ax.set_xlabel("log2 fold change", fontsize="x-small", color=INK)
+        caption(ax, "log2 fold change", size="x-small")
     return figure
 
 
@@ -340,8 +317,8 @@ def _draw_heat_map(fit: Fit, top: dict[int, Any], change: Array, figure: Any) ->
     values = np.maximum(change[features][:, list(top)], 0.0)
     figure = figure_or_new(figure, (1.9 + 0.28 * len(top), 0.7 + 0.135 * len(features)))
     ax = figure.subplots()
-    image = heat_map(ax, values, cmap="Blues", limits=(0.0, max(float(values.max(initial=0.0)), 1.0)))
-    label_columns(ax, [fit.factor_labels[k] for k in top], above=True)
+    image = canvas.heat_map(ax, values, cmap="Blues", limits=(0.0, max(float(values.max(initial=0.0)), 1.0)))
+    canvas.label_columns(ax, [fit.factor_labels[k] for k in top], above=True)
     ax.set_yticks(range(len(features)), fit.feature_labels[features], fontsize="x-small")
-    color_bar(image, "log2 fold change (0: not more)")
+    canvas.color_bar(image, "log2 fold change (0: not more)")
     return figure

@@ -19,27 +19,8 @@ from log1pnmf.analysis.usage import Usage
 from log1pnmf.fitting.anndata import is_annotated
 from log1pnmf.fitting.fit import sample_shares
 
-from .canvas import (
-    INK,
-    axes_or_new,
-    chosen_factors,
-    color_bar,
-    colors_in,
-    drawing,
-    figure_or_new,
-    fit_to_draw,
-    group_places,
-    heat_map,
-    label_below,
-    label_columns,
-    name_of,
-    need_factors,
-    panels_in,
-    result_in,
-    set_title,
-    stacked_pixels,
-    tidy,
-)
+from . import canvas
+from .canvas import INK, axes_or_new, caption, chosen_factors, drawing, figure_or_new, fit_to_draw, tidy
 
 # ---------- loadings on a map of the samples: a UMAP, a t-SNE, or positions in a tissue
 
@@ -80,8 +61,6 @@ def embedding(
         Number of panels in a row.
     size : float, optional
         Size of the points, in square points; by default it depends on their number.
-    figure : Figure or SubFigure, optional
-        Figure to draw on; by default a new one.
 
     Returns
     -------
@@ -106,7 +85,7 @@ def embedding(
     chosen = chosen_factors(fit, factors)
     sections = _sections(adata, found, library_key, len(places))
     drawn = [(k, name, members) for name, members in sections.items() for k in chosen]
-    figure, panels = panels_in(figure, len(drawn), n_columns, (2.1, 2.15))
+    figure, panels = canvas.panels_in(figure, len(drawn), n_columns, (2.1, 2.15))
     colors = [INK, *factor_colors(fit.n_components)[1:]]  # the baseline's own grey would not be seen
     style = {
         "s": float(np.clip(12_000.0 / len(places), 0.4, 14.0)) if size is None else size,
@@ -118,7 +97,7 @@ def embedding(
         shades = LinearSegmentedColormap.from_list("factor", [ABSENT, colors[k]])
         limits = {"vmin": 0.0, "vmax": max(float(values.max()), 1e-300)}
         ax.scatter(*places[order].T, c=values[order], cmap=shades, rasterized=True, **limits, **style)
-        ax.set_title(f"{section} {fit.factor_labels[k]}".strip(), loc="left", fontsize="small", color=INK)
+        caption(ax, title=f"{section} {fit.factor_labels[k]}".strip(), size="small")
         ax.set_aspect("equal", adjustable="datalim")
         ax.axis("off")
     return figure
@@ -184,8 +163,6 @@ def usage(
         Name of the fit in an AnnData.
     level : float
         Differences with an adjusted p-value up to this level are drawn filled, others open.
-    figure : Figure or SubFigure, optional
-        Figure to draw on; by default a new one.
 
     Returns
     -------
@@ -237,7 +214,7 @@ def _means(ax: Axes, table: Mapping[str, Any], about: Mapping[str, Any], names: 
                 dots = np.asarray(about["means"])[units == name, k]
                 ax.scatter(dots, np.full(len(dots), y), s=13, color=color, alpha=0.55, linewidths=0)
     ax.set_xlim(left=0.0)
-    ax.set_xlabel("mean loading", color=INK, fontsize="small")
+    caption(ax, "mean loading", size="small")
     place_above = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "ncols": 4}
     ax.legend(frameon=False, fontsize="small", labelcolor=INK, **place_above)
 
@@ -267,17 +244,16 @@ def _differences(
     ax.axvline(0.0, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
     is_slope = "reference" not in table
     what = f"slope on {groups[0]}" if is_slope else f"difference to {np.asarray(table['reference'])[0]}"
-    label = f"{what}, 95% interval\n(filled: adjusted p at most {level:g})"
-    ax.set_xlabel(label, color=INK, fontsize="small")
+    caption(ax, f"{what}, 95% interval\n(filled: adjusted p at most {level:g})", size="small")
 
 
 def _usage_of(source: Any, key: str | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the table of a comparison of groups, and all that is drawn beside it."""
-    found = result_in(source, Usage, key, tool="usage", call="model.usage(groups)")
+    found = canvas.result_in(source, Usage, key, tool="usage", call="model.usage(groups)")
     if isinstance(found, Usage):
         return found.table(), found.kept()
     about = dict(found)
-    colors = colors_in(source, str(about.get("groupby", "")))
+    colors = canvas.colors_in(source, str(about.get("groupby", "")))
     wanted = {str(one) for column in ("group", "reference") for one in about["table"].get(column, [])}
     if colors is not None and wanted <= set(colors):
         about["colors"] = colors
@@ -334,8 +310,6 @@ def structure(
         Whether to draw the legend of the factors.
     title : str, optional
         Title; by default the name of the fit, such as "c = 1".
-    ax : Axes, optional
-        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -366,12 +340,12 @@ def structure(
     used = [palette[k] for k in chosen]
     values, unit = fit.loadings, "loading"
     if heights == "shares":
-        need_factors(fit)
+        canvas.need_factors(fit)
         values, unit = sample_shares(fit.loadings, fit.factors), "share of the signal"
     ax = axes_or_new(ax, (9.0, 2.9))
     draw_structure(ax, values[arrangement.order][:, chosen], arrangement, used)
-    ax.set_ylabel(unit, fontsize="small", color=INK)
-    set_title(ax, title, name_of(fit))
+    caption(ax, y=unit, size="small")
+    caption(ax, title=canvas.name_of(fit) if title is None else title)
     if legend:
         factor_legend(ax, [fit.factor_labels[k] for k in chosen], used)
     name_groups(ax, arrangement, groupby)
@@ -382,7 +356,7 @@ def draw_structure(ax: Axes, values: Array, arrangement: Arrangement, colors: Se
     """Draw stacked bars, already in order, as one picture; below it, the numbers that they are sorted by."""
     tallest = float(values.sum(axis=1).max(initial=0.0)) or 1.0
     parts = [(start, stop) for _, start, stop in arrangement.spans]
-    pixels = stacked_pixels(values, parts, colors, top=tallest, shape=PIXELS)
+    pixels = canvas.stacked_pixels(values, parts, colors, top=tallest, shape=PIXELS)
     ax.imshow(pixels, origin="lower", extent=(0.0, 1.0, 0.0, tallest), aspect="auto", zorder=2)
     ax.set(xlim=(0.0, 1.0), ylim=(0.0, 1.02 * tallest), xticks=[])
     tidy(ax)
@@ -409,14 +383,14 @@ def name_groups(ax: Axes, arrangement: Arrangement, groupby: Any = None) -> None
         ax.set_xticks(ticks, texts)
         ax.tick_params(axis="x", length=0)
         called = groupby if isinstance(groupby, str) else getattr(groupby, "name", None) or "groupby"
-        ax.set_xlabel(f"{called} (samples in its order)", fontsize="small", color=INK)
+        caption(ax, f"{called} (samples in its order)", size="small")
     elif any(names):
-        label_below(ax, names, places.mean(axis=1))
+        canvas.label_below(ax, names, places.mean(axis=1))
 
 
 def _places_of_bars(arrangement: Arrangement) -> Array:
     """Return where the bars of every group start and stop."""
-    return group_places([stop - start for _, start, stop in arrangement.spans])
+    return canvas.group_places([stop - start for _, start, stop in arrangement.spans])
 
 
 def factor_legend(ax: Axes, names: Sequence[str], colors: Sequence[Any]) -> None:
@@ -444,8 +418,6 @@ def loadings_by_group(
         Name of the fit in an AnnData.
     title : str, optional
         Title; by default the name of the fit.
-    ax : Axes, optional
-        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -464,10 +436,10 @@ def loadings_by_group(
     groups = read_groups(source, groupby)
     means = group_means(fit.loadings, groups)
     ax = axes_or_new(ax, (1.9 + 0.42 * fit.n_components, 0.9 + 0.27 * len(groups.names)))
-    image = heat_map(ax, means, cmap="Blues", limits=(0.0, max(float(means.max()), 1e-300)))
-    label_columns(ax, fit.factor_labels)
+    image = canvas.heat_map(ax, means, cmap="Blues", limits=(0.0, max(float(means.max()), 1e-300)))
+    canvas.label_columns(ax, fit.factor_labels)
     counts = zip(groups.names, groups.sizes.tolist(), strict=True)
     ax.set_yticks(range(len(groups.names)), [f"{name} ({size:,})" for name, size in counts])
-    color_bar(image, "mean loading")
-    set_title(ax, title, name_of(fit))
+    canvas.color_bar(image, "mean loading")
+    caption(ax, title=canvas.name_of(fit) if title is None else title)
     return ax

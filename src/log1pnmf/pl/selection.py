@@ -23,12 +23,13 @@ from log1pnmf.fitting.fit import SWEEP, Fit, c_name
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.summary import levelled
 
-from .canvas import INK, axes_or_new, drawing, figure_or_new, fit_to_draw, name_of, result_in, tidy
+from .canvas import INK, axes_or_new, caption, drawing, figure_or_new, fit_to_draw, name_of, result_in, tidy
 
 # ---------- curves: the objective by iteration, and what changes with c
 
 Array = NDArray[np.float64]
 
+# columns of the table of a sweep, and how they are called in plots
 MEASURES = {
     "factor_correlation": "mean |Spearman| of factors",
     "sparsity_loadings": "sparsity of loadings",
@@ -36,8 +37,6 @@ MEASURES = {
     "log_likelihood": "log-likelihood",
     "deviance_explained": "deviance explained",
 }
-"""Columns of the table of a sweep, and how they are called in plots."""
-
 LINES = {"exact": "-", "adaptive": "-.", "approximate": "--"}  # by the likelihood that was fitted
 
 
@@ -55,8 +54,6 @@ def convergence(
         What the horizontal axis shows.
     names : sequence of str, optional
         Names of the sources; by default their values of c.
-    ax : Axes, optional
-        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -92,8 +89,7 @@ def convergence(
         ax.plot(np.asarray(fit.history[x])[rows], np.where(gap > 0.0, gap, np.nan), label=label, **style)
     tidy(ax)
     ax.set_yscale("log")
-    ax.set_xlabel(x, color=INK)
-    ax.set_ylabel("objective above the best", color=INK)
+    caption(ax, x, "objective above the best")
     ax.legend(frameon=False, fontsize="small", labelcolor=INK)
     return ax
 
@@ -132,8 +128,6 @@ def sweep(
     measures : sequence of str
         Columns to draw, one panel each: any of "factor_correlation", "sparsity_loadings", "sparsity_factors",
         "log_likelihood", "deviance_explained".
-    figure : Figure or SubFigure, optional
-        Figure to draw on; by default a new one.
 
     Returns
     -------
@@ -156,7 +150,7 @@ def sweep(
     order = np.argsort(c, kind="stable")
     for ax, measure, color in zip(panels, measures, distinct_colors(len(measures)), strict=True):
         _draw_across_c(ax, c[order], columns[measure][order], color)
-        ax.set_title(MEASURES.get(measure, measure), loc="left", fontsize="small", color=INK)
+        caption(ax, title=MEASURES.get(measure, measure), size="small")
     return figure
 
 
@@ -194,7 +188,7 @@ def _draw_across_c(ax: Axes, c: Array, values: Array, color: str) -> None:
     ax.xaxis.set_major_locator(FixedLocator(list(ticks)))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xticklabels(list(ticks.values()))
-    ax.set_xlabel("c", color=INK, fontsize="small")
+    caption(ax, "c", size="small")
     ax.margins(x=0.08, y=0.12)
 
 
@@ -212,15 +206,9 @@ def _ticks(c: Array, place: Array) -> dict[float, str]:
 
 def _break_axis(ax: Axes, at: float) -> None:
     """Draw two slanted strokes through the x axis."""
-    stroke: dict[str, Any] = {
-        "marker": [(-0.5, -1), (0.5, 1)],
-        "markersize": 7,
-        "linestyle": "none",
-        "mew": 1,
-    }
-    place: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False, "gid": "break"}
+    stroke: Any = {"marker": [(-0.5, -1), (0.5, 1)], "markersize": 7, "mew": 1, "color": INK, "gid": "break"}
     for shift in (-0.06, 0.06):
-        ax.plot([at + shift], [0.0], color=INK, **stroke, **place)
+        ax.plot([at + shift], [0.0], transform=ax.get_xaxis_transform(), clip_on=False, **stroke)
 
 
 # ---------- factors of several fits
@@ -234,8 +222,6 @@ def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> An
     ----------
     found : Relation
         Result of `log1pnmf.analysis.relate`.
-    figure : Figure or SubFigure, optional
-        Figure to draw on; by default a new one.
 
     Returns
     -------
@@ -282,15 +268,8 @@ def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> An
 AXES = {"n_components": "number of factors K", "c": "c", "l1": "penalty l1"}
 WIDTH = 70  # characters of a line of the title
 RED = "#d62728"
-BEST: dict[str, Any] = {"marker": "*", "s": 150, "color": RED, "edgecolors": "white", "zorder": 5}
-SIMPLEST: dict[str, Any] = {
-    "marker": "o",
-    "s": 190,
-    "facecolors": "none",
-    "edgecolors": RED,
-    "linewidths": 1.8,
-    "zorder": 4,
-}
+STAR: Any = {"marker": "*", "s": 150, "color": RED, "edgecolors": "white", "zorder": 5}
+RING: Any = {"marker": "o", "s": 190, "facecolors": "none", "edgecolors": RED, "linewidths": 1.8, "zorder": 4}
 
 
 @drawing
@@ -307,8 +286,6 @@ def select(
         Parameter on the horizontal axis; by default the first of them of which several values were compared.
     key : str, optional
         Name of the selection in an AnnData, if `key_added` was given.
-    figure : Figure or SubFigure, optional
-        Figure to draw on; by default a new one.
 
     Returns
     -------
@@ -346,7 +323,7 @@ def select(
     if stable:
         _draw_paths(panels[1], table, judgement.simplest, over, "stability")
         panels[1].set_ylim(min(0.0, float(np.nanmin(table["stability"]))) - 0.05, 1.08)
-        panels[1].set_ylabel("stability over seeds", color=INK, fontsize="small")
+        caption(panels[1], y="stability over seeds", size="small")
     for ax in panels:
         tidy(ax)
     if over == "n_components":
@@ -354,10 +331,9 @@ def select(
     else:
         values = np.unique(table[over])
         panels[-1].set_xticks(range(len(values)), [_short_value(value) for value in values])
-    panels[-1].set_xlabel(AXES[over], color=INK, fontsize="small")
+    caption(panels[-1], AXES[over], size="small")
     panels[0].legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    title = "\n".join(textwrap.wrap(judgement.headline, WIDTH))
-    panels[0].set_title(title, loc="left", fontsize="medium", fontweight="normal", color=INK)
+    caption(panels[0], title="\n".join(textwrap.wrap(judgement.headline, WIDTH)))
     return figure
 
 
@@ -385,8 +361,8 @@ def _draw_paths(ax: Axes, table: Mapping[str, Any], simplest: Setting, over: str
         )
     chosen = np.all([table[name] == wanted for name, wanted in simplest.parameters.items()], axis=0)
     best, row = np.argmax(table["difference"]), np.argmax(chosen)
-    ax.scatter(place[best], table[value][best], label="best", **BEST)
-    ax.scatter(place[row], table[value][row], label="simplest within one SE", **SIMPLEST)
+    ax.scatter(place[best], table[value][best], label="best", **STAR)
+    ax.scatter(place[row], table[value][row], label="simplest within one SE", **RING)
 
 
 def _path_name(path: Mapping[str, Any], table: Mapping[str, Any]) -> str:
@@ -408,7 +384,7 @@ def _scale_differences(ax: Axes, table: Mapping[str, Any]) -> None:
         ax.set_yscale("symlog", linthresh=near, linscale=1.2)
     ax.yaxis.set_major_formatter(lambda value, _: _short_number(value))
     ax.axhline(0.0, color=INK, linewidth=0.8, linestyle=":")
-    ax.set_ylabel("held-out log-likelihood,\ndifference to the best", color=INK, fontsize="small")
+    caption(ax, y="held-out log-likelihood,\ndifference to the best", size="small")
 
 
 def _short_number(value: float) -> str:

@@ -13,15 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import plural
+from log1pnmf.analysis import metrics
 from log1pnmf.analysis.groups import Groups, group_means
-from log1pnmf.analysis.metrics import (
-    dominant_factor,
-    effective_factors,
-    factor_correlation,
-    hoyer,
-    match_factors,
-    shares,
-)
 from log1pnmf.fitting.fit import Fit
 
 from .factors import served_groups
@@ -42,14 +35,11 @@ MOST_FITS = 20  # that are compared with each other
 def same_factors(
     fits: Sequence[Fit], labels: Sequence[str], skip: tuple[int, int] | None = None
 ) -> tuple[str, bool]:
-    """Describe which fits have nearly the same factors; also return whether all of them do.
-
-    `skip` is a pair that is described elsewhere.
-    """
+    """Describe which fits but the pair `skip` have nearly the same factors; return whether all do."""
     # for every two fits: how many factors are nearly the same, of how many, and their lowest correlation
     shared: dict[tuple[int, int], tuple[int, int, float]] = {}
     for a, b in combinations(range(min(len(fits), MOST_FITS)), 2):
-        found = match_factors(fits[a].loadings, fits[b].loadings).similarity
+        found = metrics.match_factors(fits[a].loadings, fits[b].loadings).similarity
         close = found[found >= SAME]
         larger = max(fits[a].n_components, fits[b].n_components)
         shared[a, b] = len(close), larger, float(close.min(initial=1.0))
@@ -93,10 +83,7 @@ class Measure:
 
     @property
     def direction(self) -> int:
-        """1 where it is clearly larger at finite c, -1 where it is clearly smaller, else 0.
-
-        Clear is what is beyond the differences between starts, where these are known.
-        """
+        """1 where it is larger at finite c by more than between starts, -1 where it is smaller, else 0."""
         apart, starts = self.finite - self.additive, self.between_starts or 0.0
         if abs(apart) <= max(LEAST, CLEARLY * max(abs(self.finite), abs(self.additive)), starts):
             return 0
@@ -123,13 +110,12 @@ def compare(
     groups: Groups | None = None,
     same_stated: bool = False,
 ) -> Comparison:
-    """Compare a fit at finite c with one at c = inf; `which` are their positions.
+    """Compare a fit at finite c with one at c = inf; others show how much measures change between starts.
 
-    Other fits with the same settings show how much measures change from start to start. `same_stated`: the
-    page has already stated that their factors are nearly the same.
+    `same_stated`: the page has already stated that the factors of the two are nearly the same.
     """
     first, second = (fits[i] for i in which)
-    match = match_factors(first.loadings, second.loadings)
+    match = metrics.match_factors(first.loadings, second.loadings)
     finite, additive = ([one, *_other_starts(one, fits)] for one in (first, second))
     measures = _measure_both(finite, additive, groups)
     headline, paragraphs = verdict(
@@ -177,11 +163,11 @@ def _measure_both(finite: Sequence[Fit], additive: Sequence[Fit], groups: Groups
 
 def _measured(one: Fit, groups: Groups | None) -> dict[str, tuple[str, float]]:
     """Return meaning and value of every measure of a fit, by name."""
-    share = shares(one)
+    share = metrics.shares(one)
     return (_measured_groups(one, groups) if groups is not None else {}) | {
         "Factors per sample": (
             "effective number (exp of the entropy of a sample's shares of the signal), mean over samples",
-            _mean_positive(effective_factors(share)),
+            _mean_positive(metrics.effective_factors(share)),
         ),
         "Share of the strongest factor": (
             "in the signal of a sample, mean over samples; 1 if every sample has a single factor",
@@ -189,15 +175,15 @@ def _measured(one: Fit, groups: Groups | None) -> dict[str, tuple[str, float]]:
         ),
         "Correlation of factors": (
             "mean absolute Spearman correlation between the weights of two factors",
-            factor_correlation(one.factors),
+            metrics.factor_correlation(one.factors),
         ),
         "Sparsity of factors": (
             "Hoyer, mean over factors; 1 if a factor is a single feature",
-            float(hoyer(one.factors).mean()),
+            float(metrics.hoyer(one.factors).mean()),
         ),
         "Sparsity of loadings": (
             "Hoyer, mean over factors; 1 if a single sample has the factor",
-            float(hoyer(one.loadings).mean()),
+            float(metrics.hoyer(one.loadings).mean()),
         ),
     }
 
@@ -207,7 +193,7 @@ def _measured_groups(one: Fit, groups: Groups) -> dict[str, tuple[str, float]]:
 
     mean = group_means(one.loadings, groups)
     served = [len(served_groups(column, groups.names)) for column in mean.T]
-    agreement = adjusted_mutual_info_score(groups.codes, dominant_factor(one).astype(str))
+    agreement = adjusted_mutual_info_score(groups.codes, metrics.dominant_factor(one).astype(str))
     return {
         "Groups that use a factor": (
             "mean loading at least half of the highest group's; mean over factors",
@@ -216,7 +202,7 @@ def _measured_groups(one: Fit, groups: Groups) -> dict[str, tuple[str, float]]:
         "Factors used by one group": ("and by no other", served.count(1)),
         "Groups per factor": (
             "effective number (exp of the entropy of mean loadings by group), mean over factors",
-            _mean_positive(effective_factors(mean.T)),
+            _mean_positive(metrics.effective_factors(mean.T)),
         ),
         "Strongest factor predicts the group": (
             "adjusted mutual information of group and strongest factor that not all samples share; "
@@ -243,12 +229,7 @@ def verdict(
     n_factors: int,
     same_stated: bool = False,
 ) -> tuple[str, list[str]]:
-    """Return a headline and paragraphs that follow from the measures.
-
-    `similarity` has the correlation of the loadings of each matched pair, `n_factors` is that of the larger
-    fit. Where most factors are nearly the same in both fits, the headline starts with that, unless
-    `same_stated`.
-    """
+    """Return a headline and paragraphs that follow from the measures and from the similarity of factors."""
     by_name = {measure.name: measure for measure in measures}
     per_sample, strongest = by_name["Factors per sample"], by_name["Share of the strongest factor"]
     # 1 where samples clearly mix more factors at finite c, -1 at c = inf; 0 where the two measures disagree

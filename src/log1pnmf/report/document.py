@@ -6,19 +6,17 @@ import base64
 import datetime
 import hashlib
 import math
-import platform
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib import resources
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
 from log1pnmf._common.archive import StrPath, check_writable, replacing
-from log1pnmf._common.checks import __version__, plural, require
+from log1pnmf._common.checks import plural, require, versions
 from log1pnmf.analysis.groups import ALIKE, colors_of_fits, fold_groups
 from log1pnmf.analysis.sweep import Sweep
 from log1pnmf.fitting.fit import Fit
@@ -52,6 +50,7 @@ NOT_THE_ONLY_ONE = (
     "Factors are one good explanation of the counts, not the only one: another start (random_state, init) "
     "can lead to other factors of almost the same likelihood. Trust what comes back from several starts."
 )
+WORDS = {"python": "Python", "numpy": "NumPy", "scipy": "SciPy"}  # packages as the page names them
 MOST_LISTED = 3  # fits that the head names one by one
 GIVEN_HERE = "..."  # in place of arrays and labels, in the call that repeats a fit
 PARTS = {"fixed_factors": "factors", "mask": "mask"}  # parameters by the kind of factors that they make known
@@ -188,26 +187,6 @@ def write_report(
     return Path(path)
 
 
-class ReportOptions(TypedDict, total=False):
-    """Keyword parameters of `write_report`, for functions that pass them on."""
-
-    counts: Any
-    title: str | None
-    sample_names: Any
-    feature_names: Any
-    gene_symbols: str | None
-    groupby: Any
-    group_name: str | None
-    source: str | None
-    command: str | None
-    filters: Sequence[str]
-    notes: Sequence[str]
-    date: str | None
-    n_jobs: int | None
-    evidence: Any
-    markers: Any
-
-
 def _render(inputs: ReportInput) -> str:
     pair = inputs.compared
     colors = colors_of_fits([fit.loadings for fit in inputs.fits], pair[0] if pair else 0)
@@ -224,6 +203,9 @@ def _render(inputs: ReportInput) -> str:
     if pair is not None:
         comparison = compare(inputs.fits, pair, groups=inputs.groups, same_stated=all_same)
     script, fits = _text("report.js"), describe_fits(inputs)
+    n, n_drawn = len(inputs.sample_names), len(arrangement.order)
+    which = "chosen at random" if inputs.groups is None else "a part of every group"
+    drawn = f"all {n:,} samples" if n_drawn == n else f"{n_drawn:,} of {n:,} samples, {which}"
     return _template().render(
         inputs=inputs,
         lead=_lead(inputs, sections[0], comparison, same),
@@ -235,25 +217,16 @@ def _render(inputs: ReportInput) -> str:
         sections=sections,
         comparison=comparison,
         structure=structure_data(inputs, arrangement, colors),
-        drawn=_drawn(inputs, len(arrangement.order)),
+        drawn=drawn,
         corresponding=ALIKE,
         notes=_notes(inputs),
-        versions=_versions(),
+        versions=enumerate_words([f"{WORDS.get(name, name)} {text}" for name, text in versions().items()]),
         parameters=[_call(fit) for fit in inputs.fits],
         style=_text("report.css"),
         script=script,
         # the page's security policy allows this script, and no other
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
-
-
-def _drawn(inputs: ReportInput, n_drawn: int) -> str:
-    """Describe which samples the structure plots show."""
-    n = len(inputs.sample_names)
-    if n_drawn == n:
-        return f"all {n:,} samples"
-    which = "chosen at random" if inputs.groups is None else "a part of every group"
-    return f"{n_drawn:,} of {n:,} samples, {which}"
 
 
 def _template() -> Any:
@@ -393,15 +366,6 @@ def _sizes_note(fit: Fit, *, differ: bool) -> str:
         f"{how}. Nine in ten samples lie between {significant(low)} and {significant(high)}; the largest is "
         f"{significant(positive.max() / positive.min())} times the smallest{empty}."
     )
-
-
-def _versions() -> str:
-    packages = [
-        f"log1pnmf {__version__}",
-        f"Python {platform.python_version()}",
-        *(f"{name} {version(name.lower())}" for name in ("NumPy", "SciPy", "scikit-learn")),
-    ]
-    return enumerate_words(packages)
 
 
 def _call(fit: Fit) -> str:

@@ -141,11 +141,7 @@ def _evidence_cells(found: Evidence, k: int) -> list[str]:
 
 
 def served_groups(means: Array, names: tuple[str, ...]) -> list[str]:
-    """Find the groups whose mean loading is at least half of the highest, the highest first.
-
-    >>> served_groups(np.array([0.2, 0.9, 0.5]), ("a", "b", "c"))
-    ['b', 'c']
-    """
+    """Find the groups whose mean loading is at least half of the highest, the highest first."""
     highest = float(means.max())
     order = np.argsort(-means, kind="stable")
     return [names[code] for code in order if highest > 0.0 and means[code] >= SERVED * highest]

@@ -21,8 +21,6 @@ from log1pnmf.fitting.summary import NOISES, last_gain, levelled, model_facts, q
 from .figures import Chart, histogram, log_curve, log_points
 from .inputs import ReportInput, enumerate_words, percent, significant
 
-# ---------- how well, how exactly and how far each fit went
-
 
 def describe_fits(inputs: ReportInput) -> dict[str, Any]:
     """Return facts about all fits side by side, charts of their iterations, and the deviance they explain."""

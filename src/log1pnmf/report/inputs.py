@@ -24,20 +24,12 @@ from log1pnmf.fitting.summary import NOISES
 
 
 def keep_together(text: str) -> str:
-    r"""Keep equations such as "c = 1" on one line.
-
-    >>> keep_together("at c = 1")
-    'at c\xa0=\xa01'
-    """
+    """Keep equations such as "c = 1" on one line."""
     return text.replace(" = ", "\u00a0=\u00a0")
 
 
 def enumerate_words(words: Sequence[str], most: int = 6) -> str:
-    """Join words with commas and "and"; beyond `most` they are counted.
-
-    >>> enumerate_words(["a", "b", "c"]), enumerate_words(["a", "b", "c", "d"], most=2)
-    ('a, b and c', 'a, b and 2 more')
-    """
+    """Join words with commas and "and"; beyond `most` they are counted."""
     shown = list(words[:most])
     if len(words) > most:
         shown.append(f"{len(words) - most} more")
@@ -47,11 +39,7 @@ def enumerate_words(words: Sequence[str], most: int = 6) -> str:
 
 
 def percent(share: float) -> str:
-    """Show a share, with as many digits as tell it from 0 and 1.
-
-    >>> percent(0.1808), percent(0.00042), percent(0.0), percent(0.9999)
-    ('18.1%', '0.042%', '0%', '99.99%')
-    """
+    """Show a share, with as many digits as tell it from 0 and 1."""
     if share in (0.0, 1.0):
         return f"{share:.0%}"
     if share > 0.999:
@@ -60,31 +48,19 @@ def percent(share: float) -> str:
 
 
 def decimal(number: float) -> str:
-    """Show a number with two decimals, as in tables; NaN as a dash.
-
-    >>> decimal(0.4567), decimal(float("nan"))
-    ('0.46', '–')
-    """
+    """Show a number with two decimals, as in tables; NaN as a dash."""
     return "–" if math.isnan(number) else f"{number:.2f}"
 
 
 def alike(numbers: Sequence[float]) -> list[str]:
-    """Show numbers with the same number of decimals, three digits for the largest.
-
-    >>> alike([5.25, 0.5]), alike([1930.0, 32.2])
-    (['5.25', '0.50'], ['1,930', '32'])
-    """
+    """Show numbers with the same number of decimals, three digits for the largest."""
     largest = max((abs(number) for number in numbers), default=0.0)
     decimals = max(0, 2 - math.floor(math.log10(largest))) if largest > 0 else 0
     return [f"{number:,.{decimals}f}" for number in numbers]
 
 
 def significant(number: float) -> str:
-    """Show a number with three significant digits and separators.
-
-    >>> significant(12345.6), significant(0.012345), significant(1.2e-7)
-    ('12,346', '0.0123', '1.2e-07')
-    """
+    """Show a number with three significant digits and separators."""
     if number == 0.0 or not math.isfinite(number):
         return f"{number:g}"
     if abs(number) >= 1000:

@@ -6,7 +6,6 @@ message says if another layer was used, or if a view became a copy (logger "log1
 Python shows by default).
 """
 
-from .findings import evidence, markers, select, usage
-from .fit import log1p_nmf, rename_factors, sweep, transform
+from .tools import evidence, log1p_nmf, markers, rename_factors, select, sweep, transform, usage
 
 __all__ = ["evidence", "log1p_nmf", "markers", "rename_factors", "select", "sweep", "transform", "usage"]
