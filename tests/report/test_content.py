@@ -152,7 +152,7 @@ def test_where_few_features_are_significant_they_are_named_and_the_top_ones_list
     few = replace(found, adjusted_p=p, n_rising=np.eye(1, len(found.n_rising), dtype=int)[0])
     path = write_report(tmp_path / "r.html", models[0], counts=counts, feature_names=names, markers=few)
     text = path.read_text("utf-8")
-    assert f"One feature rises significantly with it: {names[only]}." in text
+    assert f"one feature rises significantly with it: {names[only]}." in text
     first = text.split('<ol class="bars')[1].split("</ol>")[0]
     assert all(f">{names[j]}<" in first for j in ranking_of(models[0].fit_).top(0, 8))
 

@@ -333,6 +333,7 @@ def markers(
     max_samples: int | None = None,
     copy: bool = False,
     n_jobs: int | None = None,
+    verbose: int | None = None,
 ) -> Any:
     """Test which features rise with each factor; store the table.
 
@@ -344,7 +345,7 @@ def markers(
         Name of the fit, if `key_added` was given.
     layer : str, optional
         Layer with the counts; by default that of the fit.
-    errors, split
+    errors, split, verbose
         As in `log1pnmf.analysis.markers`.
     n_top : int or None
         Number of features in the table for each factor: the first of those that rise significantly. None
@@ -365,8 +366,8 @@ def markers(
     -----
     The result is ``uns["log1p_nmf_markers"]`` (``uns[key + "_markers"]``), a dictionary with `table`, a data
     frame with the columns of `log1pnmf.analysis.Markers.table`; `tested`, effects and p-values of all
-    features, which `log1pnmf.pl.volcano` draws; and `c`, `errors`, `split`, `reliability`, `n_samples`,
-    `n_rising` and `factor_names`. The report uses it.
+    features, which `log1pnmf.pl.volcano` draws; and `c`, `errors`, `split`, `reliability`, `determined`,
+    `unmoved`, `n_samples`, `n_rising` and `factor_names`. The report uses it.
 
     Examples
     --------
@@ -382,7 +383,9 @@ def markers(
     check_anndata(adata)
     fit = fit_from(adata, key)
     counts = inputs.counts_of_fit(adata, fit, key, layer)
-    found = find_markers(fit, counts, errors=errors, split=split, max_samples=max_samples, n_jobs=n_jobs)
+    found = find_markers(
+        fit, counts, errors=errors, split=split, max_samples=max_samples, n_jobs=n_jobs, verbose=verbose
+    )
     adata = target(adata, copy)
     adata.uns[Keys(key).markers] = {"table": as_frame(found.table(n_top)), **found.kept()}
     return adata if copy else None
