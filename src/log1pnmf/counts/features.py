@@ -102,6 +102,20 @@ def find_features(
     return places
 
 
+def shared_features(here: Sequence[str], fitted: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return where the features that both have are, here and in the fit; not those that occur twice.
+
+    >>> shared_features(["b", "x", "a", "x"], ["a", "x", "b", "c"])
+    (array([2, 0]), array([0, 2]))
+    """
+    places, _, twice = match_names(here, fitted)
+    if not np.array_equal(here, fitted):
+        unclear = {*twice, *repeated(fitted)}
+        places = np.where([name in unclear for name in fitted], -1, places)
+    own = np.flatnonzero(places >= 0)
+    return places[own], own
+
+
 def match_names(here: Sequence[str], names: Sequence[str]) -> tuple[NDArray[np.intp], list[str], list[str]]:
     """Return where each of `names` is `here` (-1: nowhere), those missing, and those twice here."""
     if np.array_equal(here, names):

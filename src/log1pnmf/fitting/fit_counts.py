@@ -284,8 +284,8 @@ def _continued(fit: Fit, problem: Problem, request: Request) -> tuple[Array, Arr
     else:
         before = None
         if counts.n_samples != len(fit.loadings):
-            engine = request.settings.engine
-            before = project(fit, counts, problem.size_factors, engine=engine, n_jobs=request.n_jobs)
+            how: Any = {"engine": request.settings.engine, "n_jobs": request.n_jobs, "prior": 0.0}
+            before = project(fit, counts, problem.size_factors, **how).loadings
         rng = as_random(request.random_state)
         return continued_start(fit, problem, request.settings.n_components, rng, loadings=before)
     raise ValueError(

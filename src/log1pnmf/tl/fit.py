@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.sweep import sweep as sweep_counts
-from log1pnmf.counts.features import find_features
-from log1pnmf.fitting.anndata import as_fit, fit_from, is_annotated
+from log1pnmf.counts.features import shared_features
+from log1pnmf.fitting.anndata import as_fit, fit_from, is_annotated, symbols_of
 from log1pnmf.fitting.fit import SWEEP, Keys, sweep_key
 from log1pnmf.fitting.fit_counts import Request, run_request
-from log1pnmf.fitting.new_samples import counts_of, new_batches, new_samples
+from log1pnmf.fitting.new_samples import of_features, project
 
 from .inputs import (
     OBS_COLUMNS,
@@ -22,6 +23,7 @@ from .inputs import (
     check_anndata,
     chosen_features,
     known_loadings,
+    logger,
     raw_layer,
     read_counts,
     target,
@@ -38,6 +40,8 @@ def transform(
     layer: str | None = None,
     size_factors: Any = None,
     batch_key: str | None = None,
+    gene_symbols: str | None = None,
+    prior: Any = "auto",
     std: bool = False,
     copy: bool = False,
     n_jobs: int | None = None,
@@ -50,8 +54,9 @@ def transform(
         The new samples.
     ref : AnnData, Fit, Log1pNMF, str or PathLike
         The fit, see `log1pnmf.as_fit`. AnnData may have lost samples since the fit. If the fit has feature
-        names, features are matched by name: those that the fit does not have are ignored, and none of its own
-        may be missing.
+        names, features are matched by name, and those that both have are used: others of the fit were not
+        observed. A message states how much of each factor's signal the shared ones carry; below 80% there is
+        a warning, and below 20% of all signal the samples are refused.
     key : str, optional
         Name of the fit in `ref`, if `key_added` was given, and of the loadings in `adata`.
     layer : str, optional
@@ -59,7 +64,13 @@ def transform(
     size_factors : {"total", "fit", "none"} or array, optional
         As in `Log1pNMF.transform`.
     batch_key : str, optional
-        Column of `obs` with the batch of every sample; batches that are not in the fit have no effects.
+        Column of `obs` with the batch of every sample. Effects of batches that are not in the fit are
+        estimated from at least 20 samples. By default, new samples of a fit with batches are one new batch.
+    gene_symbols : str, optional
+        Column of `var` with the names that features have in the fit, where ``var_names`` are others, such as
+        Ensembl identifiers.
+    prior : "auto" or float
+        As in `Log1pNMF.transform`.
     std : bool
         Whether to write standard errors of the loadings given the factors, to ``obsm["X_log1p_nmf_std"]``;
         what is uncertain about the factors is not in them, see `log1pnmf.analysis.diagnostics`.
@@ -95,20 +106,30 @@ def transform(
     fit = fit_from(ref, key, any_samples=True) if is_annotated(ref) else as_fit(ref)
     positions = np.arange(adata.n_vars)
     if fit.feature_names is not None:
-        positions = find_features(adata.var_names, fit.feature_names.tolist())
+        names = symbols_of(adata, gene_symbols, None) or adata.var_names.tolist()
+        positions, shared = shared_features(names, fit.feature_names.tolist())
+        if not len(shared):
+            raise ValueError(
+                "adata has none of the features of the fit by a name that occurs once in both (the first are "
+                f"{names[0]!r} and {fit.feature_names[0]!r}); gene_symbols= takes names from a column of var"
+            )
     adata = target(adata, copy)
     chosen = read_counts(adata, layer, positions)
+    counts = chosen.counts
+    if fit.feature_names is not None:
+        counts = replace(counts, feature_names=fit.feature_names[shared])
     batch = batch_of(adata, batch_key)
-    counts = counts_of(fit, chosen.counts, same_samples=False)
-    batches = new_batches(fit, batch, adata.n_obs)
-    samples = new_samples(fit, counts, size_factors, batches=batches, n_jobs=n_jobs)
-    if fit.batches is not None:
-        batches = fit.batches.for_samples(batch, adata.n_obs)
+    how: Any = {"batch": batch, "prior": prior, "n_jobs": n_jobs}
+    found = project(fit, counts, size_factors, shared=True, **how)
     why = f"these are {adata.n_obs:,} samples whose loadings were estimated for the factors of a fit"
-    projected = fit.of_samples(samples.solved(), samples.size_factors, batches, why)
+    for note in found.notes:
+        logger.info(note)
+    part = of_features(fit, found.features)
+    projected = part.of_samples(found.loadings, found.size_factors, found.batches, why)
+    projected = replace(projected, messages=(*projected.messages, *found.notes))
     write_fit(adata, keys, projected, chosen)
     if std:
-        adata.obsm[keys.std] = loading_errors(projected, counts)
+        adata.obsm[keys.std] = loading_errors(projected, found.counts)
     return adata if copy else None
 
 
