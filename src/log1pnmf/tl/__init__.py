@@ -7,6 +7,16 @@ Python shows by default).
 """
 
 from .findings import evidence, markers, select, usage
-from .fit import log1p_nmf, rename_factors, sweep, transform
+from .fit import extend_features, log1p_nmf, rename_factors, sweep, transform
 
-__all__ = ["evidence", "log1p_nmf", "markers", "rename_factors", "select", "sweep", "transform", "usage"]
+__all__ = [
+    "evidence",
+    "extend_features",
+    "log1p_nmf",
+    "markers",
+    "rename_factors",
+    "select",
+    "sweep",
+    "transform",
+    "usage",
+]

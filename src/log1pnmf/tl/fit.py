@@ -10,10 +10,12 @@ import numpy as np
 
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.sweep import sweep as sweep_counts
+from log1pnmf.counts.counts import holds_counts
 from log1pnmf.counts.features import shared_features
 from log1pnmf.fitting.anndata import as_fit, fit_from, is_annotated, symbols_of
 from log1pnmf.fitting.fit import SWEEP, Keys, sweep_key
 from log1pnmf.fitting.fit_counts import Request, run_request
+from log1pnmf.fitting.new_features import extend_features as extend_fit
 from log1pnmf.fitting.new_samples import of_features, project
 
 from .inputs import (
@@ -131,6 +133,55 @@ def transform(
     if std:
         adata.obsm[keys.std] = loading_errors(projected, found.counts)
     return adata if copy else None
+
+
+def extend_features(
+    adata: Any,
+    *,
+    key: str | None = None,
+    key_added: str | None = None,
+    layer: str | None = None,
+    n_jobs: int | None = None,
+) -> None:
+    """Add the factors of all features to a fit of some, such as ``mask_var="highly_variable"``.
+
+    The loadings stay as they are, and so do the factors of fitted features; those of each other feature are
+    the most likely ones given the loadings, with dispersions and effects of batches where the fit has them.
+
+    Parameters
+    ----------
+    adata : AnnData
+        Data with a fit by `log1p_nmf`.
+    key : str, optional
+        Name of the fit, if it was given one.
+    key_added : str, optional
+        Name of the fit of all features; by default that of the fit with "_all". The fit itself stays, and
+        `transform` with its name uses the features that were fitted.
+    layer : str, optional
+        Layer with the counts; by default that of the fit.
+    n_jobs : int, optional
+        Number of threads.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> from log1pnmf.datasets import pancreas
+    >>> from log1pnmf.tl import log1p_nmf
+    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
+    >>> log1p_nmf(adata, 2, mask_var=np.arange(300) < 200)
+    >>> extend_features(adata)
+    >>> bool(adata.varm["log1p_nmf_all"][200:].any())
+    True
+    """
+    check_anndata(adata)
+    fit, keys = fit_from(adata, key), Keys(key_added or f"{Keys(key).uns}_all")
+    if layer is None:
+        stored = str(adata.uns[Keys(key).uns]["layer"])
+        layer = None if stored == "X" and holds_counts(adata.X) else stored
+    chosen = read_counts(adata, layer, np.arange(adata.n_vars))
+    extended = extend_fit(fit, chosen.counts, n_jobs)
+    logger.info(extended.messages[0])
+    write_fit(adata, keys, extended, chosen)
 
 
 def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
