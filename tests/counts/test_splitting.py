@@ -231,7 +231,7 @@ def test_score_refuses_other_shapes():
 @pytest.fixture
 def no_prior(monkeypatch):
     """Held-out samples' loadings by maximum likelihood, as `project` finds them."""
-    monkeypatch.setattr("log1pnmf.analysis.heldout.PULL", 0.0)
+    monkeypatch.setattr("log1pnmf.fitting.new_samples.PRIOR", 0.0)
 
 
 @pytest.mark.parametrize("sizes", ["total", "none"])

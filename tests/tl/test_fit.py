@@ -185,6 +185,8 @@ def test_sweep_keeps_every_fit_and_a_table(adata):
 def test_all_features_are_added_to_a_fit_of_some(cells):
     adata = cells.copy()
     adata.var["variable"] = np.arange(adata.n_vars) % 2 == 0
+    lp.tl.log1p_nmf(adata, 2, mask_var="variable:20", key_added="few", tol=1e-4)
+    assert len(lp.as_fit(adata, key="few").factors) == 20
     lp.tl.log1p_nmf(adata, 2, mask_var="variable", tol=1e-4)
     lp.tl.extend_features(adata)
     some, every = lp.as_fit(adata), lp.as_fit(adata, key="log1p_nmf_all")

@@ -262,8 +262,9 @@ def log1p_nmf(
     use_raw : bool
         The same as ``layer="raw"``.
     mask_var : str or array of bool, optional
-        Features to use: a column of `var`, such as "highly_variable", or one value for each feature. By
-        default all features, even if `var` has a column "highly_variable".
+        Features to use: a column of `var`, such as "highly_variable", or one value for each feature;
+        "variable:2000" takes the 2,000 with the largest deviance from one factor. By default all features,
+        even if `var` has a column "highly_variable"; `extend_features` adds the others afterwards.
     batch_key : str, optional
         Column of `obs` with the batch of every sample (donor, chip, section); see `batch` of
         `log1pnmf.Log1pNMF.fit`.
@@ -332,7 +333,7 @@ def log1p_nmf(
     )
     layer = raw_layer(layer, use_raw)
     adata = target(adata, copy)
-    chosen = read_counts(adata, layer, chosen_features(adata, mask_var))
+    chosen = read_counts(adata, layer, chosen_features(adata, mask_var, layer))
     fit = run_request(request, chosen.counts)
     write_fit(adata, keys, fit, chosen)
     if std:
@@ -390,7 +391,7 @@ def sweep(
     """
     check_anndata(adata)
     adata = target(adata, copy)
-    chosen = read_counts(adata, layer, chosen_features(adata, mask_var))
+    chosen = read_counts(adata, layer, chosen_features(adata, mask_var, layer))
     result = sweep_counts(chosen.counts, n_components, c, random_state=random_state, **parameters)
     for fit in result.fits:
         write_fit(adata, Keys(sweep_key(fit.c)), fit, chosen)
