@@ -23,10 +23,8 @@ from log1pnmf.engines.torch.engine import TorchEngine
 from log1pnmf.engines.torch.rows import DeviceRows
 from log1pnmf.fitting.solver import Extrapolation, alternate
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.constraint import NON_NEGATIVE
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import POISSON, NegativeBinomial
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
+from log1pnmf.model.problem import NON_NEGATIVE, Problem
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose, quadratic
 
 from .gpu_data import CASES, simulate

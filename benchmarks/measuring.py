@@ -17,7 +17,7 @@ from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.solver import Extrapolation, alternate
 from log1pnmf.fitting.starts import adapt_start, initialize
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 

@@ -14,7 +14,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import survey
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.streaming import StreamingEngine
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 

@@ -19,7 +19,7 @@ from log1pnmf._common.colors import distinct_colors
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.solver import alternate
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 

@@ -29,12 +29,11 @@ from log1pnmf.engines.base import Engine
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting import fit_counts as driver
 from log1pnmf.fitting import runs
-from log1pnmf.fitting import updates as parameters
+from log1pnmf.fitting.runs import AdaptiveUpdate
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate, finds_effects
-from log1pnmf.fitting.updates import AdaptiveUpdate
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
@@ -164,8 +163,8 @@ def dispersed() -> Iterator[str]:
         for name, how in ways.items():
             began = time.process_time()
             with ExitStack() as stack:
-                for place in (runs, parameters) if name != "in every iteration" else ():
-                    stack.enter_context(mock.patch.object(place, "finds_effects", return_value=False))
+                if name != "in every iteration":
+                    stack.enter_context(mock.patch.object(runs, "finds_effects", return_value=False))
                 fit = _fitted(counts, c, batch=data.labels, init="nndsvd", max_iter=3000, **noise, **how)
             rows.append((name, fit.n_iter, fit.objective, (time.process_time() - began) / fit.n_iter))
         best = min(row[2] for row in rows)

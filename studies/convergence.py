@@ -21,7 +21,7 @@ from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.solver import PATIENCE, Extrapolation, Stopping, alternate
 from log1pnmf.fitting.starts import initialize
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 
 from .zeros_tables import N_COMPONENTS

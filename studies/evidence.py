@@ -21,7 +21,7 @@ from log1pnmf import fit_log1p_nmf
 from log1pnmf.analysis.evidence import CLEARLY, evidence
 from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.datasets import pancreas
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 KINDS = (("Poisson", 0.0, "poisson"), ("dispersion 0.5", 0.5, "nb"), ("dispersion 0.5", 0.5, "poisson"))
 N_TRUE, N_MORE = 4, 2

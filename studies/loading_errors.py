@@ -18,7 +18,7 @@ import numpy as np
 from log1pnmf import Fit, Log1pNMF, fit_log1p_nmf
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.metrics import match_factors
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 KINDS = ("sandwich", "model")
 

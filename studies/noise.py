@@ -23,7 +23,7 @@ from log1pnmf.analysis import select
 from log1pnmf.analysis.heldout import heldout_log_likelihood
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import folds, training_size_factors
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.predict import Rates, score_parts
 
 Array = NDArray[np.float64]

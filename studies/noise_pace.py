@@ -23,9 +23,9 @@ from benchmarks.table import as_text
 
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.engines.native import NativeEngine
+from log1pnmf.fitting.runs import AdaptiveUpdate
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate
-from log1pnmf.fitting.updates import AdaptiveUpdate
-from log1pnmf.model.dispersion import renewed
+from log1pnmf.model.dispersion import update_dispersions
 from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros
@@ -73,7 +73,7 @@ def prepared(problem: Problem, at: Point) -> tuple[dict[str, Any], Callable[[], 
 def dispersions(engine: NativeEngine, at: Point) -> None:
     """Find the dispersions for the first time."""
     means = engine.mean_spectrum(at.loadings, at.factors)
-    renewed(engine.problem, at.loadings, at.factors, spectrum=means)
+    update_dispersions(engine.problem, at.loadings, at.factors, spectrum=means)
 
 
 def measure(folder: Folder, data: str = "pbmc", n_components: int = 6) -> Iterator[dict[str, Any]]:

@@ -24,7 +24,7 @@ from scipy import sparse
 from log1pnmf import Fit, fit_log1p_nmf
 from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.fitting.ranking import ranking_of, stand_ins
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 from .known_markers import KNOWN
 

@@ -32,7 +32,7 @@ from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.counts.counts import Counts
 from log1pnmf.datasets import pancreas
 from log1pnmf.fitting.settings import Settings
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 DECADES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, math.inf)
 TRUTHS = [(c, K) for c in (0.01, 1.0, math.inf) for K in (3, 6)]

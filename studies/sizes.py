@@ -21,7 +21,7 @@ from benchmarks.data import ROOT
 from numpy.typing import NDArray
 
 from log1pnmf.analysis import select
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 SHAPE, N_COMPONENTS = (200, 300), 3
 GRID = [0.01, 0.1, 1.0, 10.0, math.inf]

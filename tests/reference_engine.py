@@ -12,11 +12,9 @@ from tests.reference_zeros import polynomial, survey_feature, zero_costs
 
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.engines.base import Engine, HalfStep
-from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
-from log1pnmf.model.link import LARGEST_ETA, SMALLEST_ETA
-from log1pnmf.model.noise import NegativeBinomial, Noise
+from log1pnmf.model.noise import LARGEST_ETA, SMALLEST_ETA, NegativeBinomial, Noise
 from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss
-from log1pnmf.model.problem import Problem, Side
+from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
 from log1pnmf.model.zeros import AdaptiveZeros, EntryZeros, ZeroSurvey
 
 Array = NDArray[np.float64]

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.zeros import FLATTEST, LARGEST_BEND, MOST_BENT, MOST_OF_ALL, STEEPEST
 
 Array = NDArray[np.float64]

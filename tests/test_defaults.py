@@ -1,4 +1,4 @@
-"""Every face of the package has the same parameters and defaults: those of `Settings` and `Request`."""
+"""Every face of the package has the same parameters and defaults: those of `Settings`."""
 
 import inspect
 from dataclasses import replace

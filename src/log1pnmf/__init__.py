@@ -11,7 +11,7 @@ from log1pnmf.fitting.fit import Certificate, DataFacts, Fit
 from log1pnmf.fitting.fit_counts import ApproximationWarning, fit_log1p_nmf
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.summary import background
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 if TYPE_CHECKING:
     from log1pnmf.estimator import Log1pNMF

@@ -27,7 +27,7 @@ from log1pnmf.engines.registry import as_counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.callbacks import Callback
 from log1pnmf.fitting.fit import Certificate, Fit
-from log1pnmf.fitting.fit_counts import Request, run_request
+from log1pnmf.fitting.fit_counts import checked, fit_counts
 from log1pnmf.fitting.new_samples import of_features, project, score
 from log1pnmf.fitting.settings import GIVEN
 from log1pnmf.fitting.summary import summarize
@@ -502,14 +502,12 @@ class Log1pNMF(FittedModel):
         parameters = {**self.get_params(deep=False), **of_samples, **run}
         if size_factors is not None:
             parameters["size_factors"] = size_factors
-        request, X = Request.of(**parameters), to_host(X)  # all parameters are checked before any work
-        counts, probe = as_counts(X, self.engine), BaseEstimator()
-        validate_data(probe, X, skip_check_array=True)  # finds number and names of features
-        features = dict(vars(probe))
-        if not hasattr(X, "columns") and counts.feature_names is not None:
-            features["feature_names_in_"] = counts.feature_names
-        fit = run_request(request, counts, resume=resume)
-        return self._take(fit.named(feature_names=features.get("feature_names_in_")), features)
+        settings, given = checked(**parameters)
+        X = counts = to_host(X)
+        if hasattr(X, "columns"):
+            counts = as_counts(X, self.engine)
+            validate_data(BaseEstimator(), X, skip_check_array=True)  # refuses names of several types
+        return self._take(fit_counts(counts, settings, **given, resume=resume))
 
     def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Array:
         """Fit the model and return the loadings of the samples it was fitted to.
@@ -529,12 +527,11 @@ class Log1pNMF(FittedModel):
         """
         return self.fit(X, y, **options).loadings_
 
-    def _take(self, fit: Fit, features: dict[str, Any] | None = None) -> Log1pNMF:
+    def _take(self, fit: Fit) -> Log1pNMF:
         """Show a fit: all that was known of an earlier one goes, in one step."""
-        if features is None:
-            features = {"n_features_in_": fit.data.n_features}
-            if fit.feature_names is not None:
-                features["feature_names_in_"] = fit.feature_names
+        features: dict[str, Any] = {"n_features_in_": fit.data.n_features}
+        if fit.feature_names is not None:
+            features["feature_names_in_"] = fit.feature_names
         kept = {name: value for name, value in vars(self).items() if not name.endswith("_")}
         components = np.ascontiguousarray(fit.factors.T)
         self.__dict__ = {**kept, "fit_": fit, "components_": components, **features}

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import chebyshev
 from studies.paper.drawing import panels

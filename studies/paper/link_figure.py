@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from studies.paper.drawing import panels
 from studies.paper.study import Options, Report, run
 

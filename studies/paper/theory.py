@@ -10,7 +10,7 @@ import numpy as np
 
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.counts.counts import Counts
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.objective import log_likelihood
 from studies.paper.drawing import panels
 from studies.paper.geometry import loadings_towards, unit_rates, upper_right_hull

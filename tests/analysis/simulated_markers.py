@@ -15,7 +15,7 @@ from scipy.stats import t as student
 from log1pnmf.analysis.marker_tests import ERRORS, EstimatedLoadings, infer, regress
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.ranking import stand_ins
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 
 FACTOR = 2

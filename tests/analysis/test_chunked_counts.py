@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 from log1pnmf import Log1pNMF
-from log1pnmf._common.progress import Passes
+from log1pnmf._common.checks import Passes
 from log1pnmf.analysis import diagnose
 from log1pnmf.analysis.metrics import deviance_explained, log_likelihood
 from log1pnmf.counts import open_counts

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.analysis import loading_errors
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 
 def coverage(c, overdispersion, noise="poisson"):

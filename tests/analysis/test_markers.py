@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from log1pnmf import Log1pNMF, as_fit, fit_log1p_nmf
 from log1pnmf.analysis.markers import markers
 from log1pnmf.fitting.ranking import rank_features
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 LINKS = [0.01, 1.0, 100.0, np.inf]
 

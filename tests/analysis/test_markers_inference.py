@@ -12,8 +12,7 @@ from log1pnmf.analysis.marker_tests import EstimatedLoadings, infer, regress
 from log1pnmf.analysis.markers import markers
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.ranking import stand_ins
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import POISSON, NegativeBinomial
+from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
 from log1pnmf.model.problem import Problem
 
 LINKS = [0.01, 1.0, 100.0, np.inf]

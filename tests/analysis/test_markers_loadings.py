@@ -21,7 +21,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import select_features
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.ranking import stand_ins
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 
 GOOD = Case("", 1.0, n_samples=300, n_features=300, overdispersion=0.5)

@@ -16,7 +16,7 @@ from log1pnmf.analysis import Selection, Setting, select
 from log1pnmf.analysis.grid import Grid, ScoredFit, make_folds
 from log1pnmf.analysis.heldout import heldout_log_likelihood
 from log1pnmf.counts import folds
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 running = import_module("log1pnmf.analysis.select")  # `analysis.select` is the function
 

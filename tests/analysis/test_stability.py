@@ -9,7 +9,7 @@ import pytest
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.analysis.stability import consensus, fit_seeds, relate, stability
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 OPTIONS = {"likelihood": "exact", "size_factors": "none", "tol": 1e-6, "max_iter": 500, "n_jobs": 1}
 

@@ -13,7 +13,7 @@ from log1pnmf.analysis.heldout import heldout_features, heldout_log_likelihood
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import folds, split_counts, training_size_factors
 from log1pnmf.fitting.new_samples import project
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.predict import OUTLIERS
 
 OPTIONS = {"tol": 1e-7, "random_state": 0, "n_jobs": 1, "likelihood": "exact", "max_iter": 400}

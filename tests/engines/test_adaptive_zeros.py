@@ -16,10 +16,9 @@ from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine, RowSums
 from log1pnmf.engines.registry import has_card
+from log1pnmf.fitting.runs import AdaptiveUpdate
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate
-from log1pnmf.fitting.updates import AdaptiveUpdate
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import POISSON, NegativeBinomial
+from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
 from log1pnmf.model.objective import gradients, negative_log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import MOST_BENT, STEEPEST, AdaptiveZeros, caps_for, choose, surveyed_every

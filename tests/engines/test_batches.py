@@ -13,10 +13,9 @@ from log1pnmf.counts.passes import survey
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.engines.streaming import StreamingEngine
-from log1pnmf.model.batch_effects import renewed_effects
+from log1pnmf.model.batch_effects import update_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import POISSON, NegativeBinomial
+from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
 from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose, quadratic
@@ -202,7 +201,7 @@ def test_sums_after_short_steps_are_those_of_the_improved_factors(name, kernel):
 def test_one_newton_step_of_the_effects_leads_to_their_optimum():
     problem = CASES["exact, c=1.0"]
     means = NativeEngine(problem, 1).batch_sums(*point())
-    best = renewed_effects(problem, *point(), sums=lambda *_: means)[0]
+    best = update_effects(problem, *point(), sums=lambda *_: means)[0]
     for away in (best.effects**3, best.effects * 1.01):  # far, or of another level
         engine = NativeEngine(replace(problem, batches=replace(best, effects=away)), 1)
         assert engine.next_effects(means) is None
@@ -268,7 +267,7 @@ def test_chunks_add_up_to_the_whole(chunks_of, name):
     gradients = [one.evaluate(one.problem.factors_side, factors, loadings)[1] for one in (streamed, whole)]
     assert gradients[0] == pytest.approx(gradients[1], rel=1e-8, abs=1e-8 * np.abs(gradients[1]).max())
     ours, theirs = (
-        renewed_effects(
+        update_effects(
             one.problem,
             loadings,
             factors,

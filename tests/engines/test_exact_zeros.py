@@ -10,8 +10,7 @@ from log1pnmf import _core
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import POISSON, NegativeBinomial
+from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
 from log1pnmf.model.problem import Problem
 
 KERNELS = _core.runnable_kernels()

@@ -11,9 +11,8 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines import native as native_module
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.dispersion import MeanSpectrum, _Condensed, _Likelihood, renewed
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import NegativeBinomial
+from log1pnmf.model.dispersion import MeanSpectrum, _Condensed, _Likelihood, update_dispersions
+from log1pnmf.model.noise import NegativeBinomial, ShiftedLog
 from log1pnmf.model.problem import Problem
 
 
@@ -61,8 +60,8 @@ def test_dispersions_are_those_of_all_means(kind, monkeypatch):
     monkeypatch.setattr(native_module, "FEWEST_SAMPLES", 100)
     spectrum = NativeEngine(problem).mean_spectrum(loadings, factors)
     assert spectrum is not None
-    expected = renewed(problem, loadings, factors, kind=kind)[0].dispersion
-    found = renewed(problem, loadings, factors, kind=kind, spectrum=spectrum)[0].dispersion
+    expected = update_dispersions(problem, loadings, factors, kind=kind)[0].dispersion
+    found = update_dispersions(problem, loadings, factors, kind=kind, spectrum=spectrum)[0].dispersion
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 

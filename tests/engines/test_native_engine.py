@@ -16,10 +16,8 @@ from log1pnmf import _core
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines import native as threads
 from log1pnmf.engines.native import NativeEngine, effective_threads
-from log1pnmf.model.constraint import Bounds
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import NegativeBinomial
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.noise import NegativeBinomial, ShiftedLog
+from log1pnmf.model.problem import Bounds, Problem
 from log1pnmf.model.zeros import quadratic
 
 KERNELS = _core.runnable_kernels()

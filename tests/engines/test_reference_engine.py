@@ -10,10 +10,9 @@ from scipy.optimize import minimize
 from tests.reference_engine import ReferenceEngine
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.model.constraint import Bounds
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.objective import gradients, negative_log_likelihood
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import Bounds, Problem
 from log1pnmf.model.zeros import quadratic
 
 SHIFTS = [1e-6, 1e-3, 1.0, 1e4, math.inf]

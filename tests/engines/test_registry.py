@@ -9,8 +9,7 @@ import pytest
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import ENGINES, as_counts, check_memory, make_engine, resolve_engine, supports
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import NegativeBinomial
+from log1pnmf.model.noise import NegativeBinomial, ShiftedLog
 from log1pnmf.model.problem import Problem
 
 Y = np.random.default_rng(0).poisson(1.5, size=(12, 9)).astype(float)

@@ -12,11 +12,9 @@ from log1pnmf.counts.passes import survey
 from log1pnmf.engines import streaming as engine_module
 from log1pnmf.engines.native import NativeEngine, RowSums, solve_rows
 from log1pnmf.engines.streaming import StreamingEngine
-from log1pnmf.model.constraint import Bounds
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import POISSON, NegativeBinomial
+from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
 from log1pnmf.model.objective import entry_curvature
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import Bounds, Problem
 from log1pnmf.model.zeros import quadratic
 
 K = 3

@@ -15,7 +15,7 @@ from log1pnmf.counts.counts import Counts  # noqa: E402
 from log1pnmf.engines.torch import rows as torch_rows  # noqa: E402
 from log1pnmf.engines.torch.engine import TorchEngine  # noqa: E402
 from log1pnmf.engines.torch.rows import TensorCounts  # noqa: E402
-from log1pnmf.model.link import ShiftedLog  # noqa: E402
+from log1pnmf.model.noise import ShiftedLog  # noqa: E402
 from log1pnmf.model.problem import Problem  # noqa: E402
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

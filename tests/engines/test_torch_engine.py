@@ -25,11 +25,9 @@ from log1pnmf.engines.torch import rows as torch_rows  # noqa: E402
 from log1pnmf.engines.torch import zeros as torch_zeros  # noqa: E402
 from log1pnmf.engines.torch.engine import TorchEngine  # noqa: E402
 from log1pnmf.model import zeros as zero_survey  # noqa: E402
-from log1pnmf.model.constraint import Bounds  # noqa: E402
-from log1pnmf.model.link import ShiftedLog  # noqa: E402
-from log1pnmf.model.noise import POISSON, NegativeBinomial  # noqa: E402
+from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog  # noqa: E402
 from log1pnmf.model.objective import entry_gradient, negative_log_likelihood  # noqa: E402
-from log1pnmf.model.problem import Problem  # noqa: E402
+from log1pnmf.model.problem import Bounds, Problem  # noqa: E402
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, quadratic  # noqa: E402
 
 ON_A_CARD = pytest.mark.gpu

@@ -11,8 +11,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting import race
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import NegativeBinomial
+from log1pnmf.model.noise import NegativeBinomial, ShiftedLog
 from log1pnmf.model.objective import gradients, negative_log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros

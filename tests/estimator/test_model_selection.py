@@ -11,7 +11,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from log1pnmf import Log1pNMF
 from log1pnmf.analysis import heldout_score
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 DECADES = [1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, math.inf]
 OPTIONS = {"size_factors": "none", "init": "nndsvd", "tol": 1e-6, "random_state": 0, "n_jobs": 1}

@@ -9,11 +9,11 @@ import scipy.sparse as sp
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.fit_counts import ApproximationWarning, fit_log1p_nmf
+from log1pnmf.fitting.runs import AdaptiveUpdate
 from log1pnmf.fitting.solver import Point
 from log1pnmf.fitting.starts import initialize
 from log1pnmf.fitting.summary import gained_lately, last_gain
-from log1pnmf.fitting.updates import AdaptiveUpdate
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 
 OPTIONS = {"tol": 1e-7, "random_state": 0, "n_jobs": 1}

@@ -19,10 +19,9 @@ from log1pnmf.analysis import (
 )
 from log1pnmf.counts import Counts
 from log1pnmf.fitting.solver import further
-from log1pnmf.model.batch_effects import mean_sums, renewed_effects
+from log1pnmf.model.batch_effects import mean_sums, update_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import POISSON, NegativeBinomial
+from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
 from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.simulate import simulate
@@ -222,7 +221,7 @@ def test_renewed_effects_are_a_minimum(noise, c):
         moved = Problem(problem.counts, problem.size_factors, problem.link, None, noise, effects)
         return negative_log_likelihood(moved, loadings, factors) + effects.cost
 
-    found, gain = renewed_effects(problem, loadings, factors)
+    found, gain = update_effects(problem, loadings, factors)
     assert objective(batches) - objective(found) == pytest.approx(gain, rel=1e-6)
     weights = COUNTS.sum(axis=0) / COUNTS.sum()
     assert np.log(found.effects) @ weights == pytest.approx(0.0, abs=1e-9)
@@ -232,7 +231,7 @@ def test_renewed_effects_are_a_minimum(noise, c):
         aside -= (aside @ weights)[:, None]
         moved = Batches(found.labels, found.effects * np.exp(aside), 3.0)
         assert objective(moved) > objective(found)
-    again, more = renewed_effects(
+    again, more = update_effects(
         Problem(problem.counts, problem.size_factors, problem.link, None, noise, found), loadings, factors
     )
     assert more <= 1e-5 * gain

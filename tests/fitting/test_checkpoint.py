@@ -16,7 +16,7 @@ from log1pnmf import fit_log1p_nmf
 from log1pnmf._common.archive import read_archive, write_archive
 from log1pnmf._common.checks import random_from_parts, random_parts
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting import checkpoint, race
+from log1pnmf.fitting import checkpoint, starts
 from log1pnmf.fitting.fit import Fit
 
 
@@ -220,7 +220,7 @@ def test_ctrl_c_writes_a_last_checkpoint(tmp_path, kind):
 
 
 def test_ctrl_c_while_a_later_start_is_made(tmp_path, monkeypatch):
-    calls, original = [], race.initialize
+    calls, original = [], starts.initialize
 
     def press(*given):
         calls.append(original(*given))
@@ -230,7 +230,7 @@ def test_ctrl_c_while_a_later_start_is_made(tmp_path, monkeypatch):
 
     path, options = tmp_path / "checkpoint", {"c": math.inf, "n_init": 3, "init": "random"}
     whole = fitted(**options)
-    monkeypatch.setattr(race, "initialize", press)
+    monkeypatch.setattr(starts, "initialize", press)
     with pytest.warns(RuntimeWarning, match="interrupted after"):
         stopped = fitted(checkpoint=path, **options)
     monkeypatch.undo()
@@ -276,7 +276,7 @@ CHILD = """
 import sys, time, warnings
 import numpy as np
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.fitting import checkpoint, race
+from log1pnmf.fitting import checkpoint, starts
 path, mode, held = sys.argv[1], sys.argv[2], int(sys.argv[4])
 def hold():
     while True:  # until it is killed

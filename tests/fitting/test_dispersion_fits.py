@@ -10,8 +10,8 @@ import log1pnmf as lp
 from log1pnmf.analysis import match_factors
 from log1pnmf.fitting.checkpoint import load_checkpoint
 from log1pnmf.fitting.summary import levelled
-from log1pnmf.model.dispersion import renewed
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.dispersion import update_dispersions
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 
 OPTIONS = {"noise": "nb", "tol": 1e-6}
@@ -75,7 +75,7 @@ def test_dispersions_and_factors_belong_together_in_the_end(drawn, fits, kind):
     fit = fits[kind, 1.0]
     counts = lp.counts.Counts.from_any(drawn.counts)
     problem = Problem(counts, fit.size_factors, ShiftedLog(1.0))
-    again, _ = renewed(problem, fit.loadings, fit.factors, kind=kind)
+    again, _ = update_dispersions(problem, fit.loadings, fit.factors, kind=kind)
     np.testing.assert_allclose(again.dispersion, fit.dispersion, rtol=0.1)
 
 

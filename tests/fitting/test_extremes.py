@@ -12,7 +12,7 @@ from log1pnmf import Log1pNMF, fit_log1p_nmf, select
 from log1pnmf.counts import Counts
 from log1pnmf.counts.counts import stirling
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.objective import log_likelihood
 from log1pnmf.model.problem import Problem
 

@@ -1,7 +1,6 @@
 """Known loadings, known factors and masks: held to the bit, named, kept, and the rest is fitted as ever."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,10 +11,11 @@ from scipy.optimize import minimize
 import log1pnmf as lp
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
+from log1pnmf.fitting.fit_counts import asked_again, fit_counts
 from log1pnmf.fitting.fixed_factors import structure_of
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.fitting.settings import Settings
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.objective import entry_gradient, entry_loss
 from log1pnmf.model.problem import Problem
 
@@ -184,10 +184,9 @@ def test_new_samples_are_free_unless_their_loadings_are_given():
 
 
 def test_the_same_request_again_gives_the_same_fit():
-    from log1pnmf.fitting.fit_counts import Request, run_request
-
     found = fit(4, fixed_loadings={"everyone": 1.0}, mask={"a": NAMES[:20]})
-    again = run_request(replace(Request.like(found), n_jobs=1), FRAME)
+    settings, given = asked_again(found)
+    again = fit_counts(FRAME, settings, **given, n_jobs=1)
     assert again.factor_names == found.factor_names
     assert np.array_equal(again.factors, found.factors)
 

@@ -9,7 +9,7 @@ import pytest
 
 import log1pnmf as lp
 from log1pnmf.fitting import fit_counts as noise_choice
-from log1pnmf.fitting.fit_counts import Request
+from log1pnmf.fitting.fit_counts import asked_again
 
 pytestmark = pytest.mark.filterwarnings("ignore:not converged")
 OPTIONS: dict[str, Any] = {"c": float("inf"), "init": "nndsvd", "max_iter": 30, "tol": 1e-5}
@@ -49,10 +49,10 @@ def test_it_is_kept_in_files_and_not_asked_again_where_a_fit_is_repeated(tmp_pat
     fit.save(tmp_path / "fit.npz")
     again = lp.Fit.load(tmp_path / "fit.npz")
     assert (again.asked.noise, again.settings.noise, again.messages) == ("auto", "nb", fit.messages)
-    assert Request.like(again).settings.noise == "nb"
+    assert asked_again(again)[0].noise == "nb"
     assert len(np.unique(fit.dispersion)) == 1
     poisson = fitted(drawn(0.0), "auto", dispersion="shared")
-    assert Request.like(poisson).settings.noise == "poisson"
+    assert asked_again(poisson)[0].noise == "poisson"
 
 
 def test_some_samples_of_many_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,10 @@ from log1pnmf import Log1pNMF, fit_log1p_nmf, open_counts
 from log1pnmf._common.checks import as_random
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting import race as race_module
+from log1pnmf.fitting import starts as race_module
 from log1pnmf.fitting.solver import Extrapolation, alternate
 from log1pnmf.fitting.starts import ALONE, _Racer, exchanged, initialize, race
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")

@@ -8,9 +8,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 import log1pnmf as lp
 from log1pnmf.fitting.new_samples import new_samples
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem, SizePrior
-from log1pnmf.model.size_factors import WEIGHT, levelled
+from log1pnmf.model.size_factors import WEIGHT, update_size_factors
 
 OPTIONS = {"size_factors": "fit", "tol": 1e-7, "init": "nndsvd"}
 
@@ -80,7 +80,7 @@ def test_levelling_moves_sizes_and_rates_of_a_programme_together():
     y = lp.counts.Counts.from_any(rng.poisson(sizes[:, None] * 0.5 * np.expm1(loadings @ factors.T)))
     problem = Problem(y, sizes, link, size_prior=SizePrior(np.ones(40), WEIGHT))
     for _ in range(30):
-        found = levelled(problem, loadings, factors)
+        found = update_size_factors(problem, loadings, factors)
         problem = replace(problem, size_factors=found.size_factors)
         loadings, factors = found.loadings, found.factors
         assert found.gain >= 0.0

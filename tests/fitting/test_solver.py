@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 from tests.reference_engine import ReferenceEngine
 
-from log1pnmf._common.progress import PATIENCE, shown_after
+from log1pnmf._common.checks import PATIENCE, shown_after
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.callbacks import History, ProgressBar, TimeLimit
 from log1pnmf.fitting.solver import Extrapolation, Stopping, alternate, solve_loadings
-from log1pnmf.model.constraint import Bounds, Constraint
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.objective import gradients, kkt_residual, negative_log_likelihood
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import Bounds, Constraint, Problem
 from log1pnmf.model.zeros import quadratic
 
 K = 3

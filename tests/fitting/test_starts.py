@@ -10,7 +10,7 @@ from log1pnmf._common.checks import as_random
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.starts import STARTS, _impossible, adapt_start, check_start, initialize, rank_one
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.reference_zeros import survey_feature
 
 from log1pnmf.counts.compress import Pattern
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey, caps_for, choose
 
 

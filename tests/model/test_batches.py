@@ -8,8 +8,7 @@ import pytest
 
 from log1pnmf.counts import Counts
 from log1pnmf.model.batches import Batches, balanced_effects
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import POISSON, NegativeBinomial
+from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
 from log1pnmf.model.objective import entry_loss, exposure_of, gradients, negative_log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from log1pnmf.fitting.settings import Settings
-from log1pnmf.model.constraint import NON_NEGATIVE, Bounds, Constraint
+from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Constraint
 
 VALUES = np.array([[0.0, 0.5], [2.0, 1.0], [3.0, 0.1]])
 

@@ -12,9 +12,8 @@ from tests.reference_engine import ReferenceEngine
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.solver import alternate
-from log1pnmf.model.dispersion import HIGHEST, LOWEST, _Likelihood, renewed
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import NegativeBinomial, Prior
+from log1pnmf.model.dispersion import HIGHEST, LOWEST, _Likelihood, update_dispersions
+from log1pnmf.model.noise import NegativeBinomial, Prior, ShiftedLog
 from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import Problem
 
@@ -37,7 +36,7 @@ def flat(m):
 
 
 def found_by(*arguments, **options):
-    return renewed(*arguments, **options)[0]
+    return update_dispersions(*arguments, **options)[0]
 
 
 @pytest.mark.parametrize("c", [0.01, 1.0, math.inf])
@@ -136,14 +135,14 @@ def test_a_prior_that_would_stay_is_kept_and_the_objective_falls():
     problem, loadings, factors, _, _ = drawn(np.full(40, 0.4), n=100)
     first = found_by(problem, loadings, factors)
     for _ in range(6):
-        again, gain = renewed(problem, loadings, factors, before=first)
+        again, gain = update_dispersions(problem, loadings, factors, before=first)
         if again.prior is first.prior:
             break
         assert gain == math.inf
         first = again
     assert again.prior is first.prior
     assert 0.0 <= gain < 1e-6
-    moved, gain = renewed(problem, loadings, 1.001 * factors, before=first)
+    moved, gain = update_dispersions(problem, loadings, 1.001 * factors, before=first)
     assert moved.prior is first.prior
     before, after = (
         negative_log_likelihood(

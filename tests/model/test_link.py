@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 SHIFTS = [1e-6, 1e-3, 1.0, 10.0, 1e4, 1e8, 1e12, math.inf]
 RATES = np.array([0.0, 1e-12, 1e-3, 0.5, 1.0, 37.0, 1e5])

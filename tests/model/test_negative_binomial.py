@@ -12,8 +12,7 @@ from tests.reference_engine import ReferenceEngine
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.solver import Extrapolation, alternate
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import NegativeBinomial, Prior, excess_constant
+from log1pnmf.model.noise import NegativeBinomial, Prior, ShiftedLog, excess_constant
 from log1pnmf.model.objective import (
     entry_curvature,
     entry_gradient,

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import sparse, stats
 
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.simulate import MIXTURES, Simulation, draw_poisson, simulate
 
 

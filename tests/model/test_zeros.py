@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.zeros import EXACT_FOR_IDENTITY, Quadratic, chebyshev, quadratic, taylor
 
 

@@ -26,7 +26,7 @@ from log1pnmf.counts.passes import parts_of, source_of
 from log1pnmf.fitting.anndata import as_fit, fit_and_counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import counts_of, new_batches, new_samples
-from log1pnmf.model.dispersion import renewed
+from log1pnmf.model.dispersion import update_dispersions
 from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
 from log1pnmf.model.problem import Problem
@@ -480,7 +480,7 @@ def _trend(fit: Fit, counts: Counts, rows: Index) -> dict[str, Any]:
     batches = None if fit.batches is None else fit.batches.of_samples(rows)
     problem = Problem(counts, fit.size_factors[rows], fit.link, batches=batches)
     at = fit.loadings[rows], fit.factors / fit.link.alpha
-    prior = renewed(problem, *at, before=NegativeBinomial(fit.dispersion))[0].prior
+    prior = update_dispersions(problem, *at, before=NegativeBinomial(fit.dispersion))[0].prior
     assert prior is not None  # it was just found
     return {"trend": np.exp(prior.centre), "trend_spread": prior.spread}
 

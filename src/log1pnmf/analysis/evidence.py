@@ -38,15 +38,14 @@ from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import fit_and_counts, is_annotated
 from log1pnmf.fitting.fit import Fit, Keys, or_one
-from log1pnmf.fitting.fit_counts import KNOWN, Request, run_request
+from log1pnmf.fitting.fit_counts import KNOWN, asked_again, fit_counts
 from log1pnmf.fitting.fixed_factors import ImpossibleCountsError, constraint_of, structure_of
-from log1pnmf.fitting.settings import GIVEN
+from log1pnmf.fitting.runs import AdaptiveUpdate
+from log1pnmf.fitting.settings import GIVEN, Settings
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate, solve_loadings
 from log1pnmf.fitting.starts import lifted
-from log1pnmf.fitting.updates import AdaptiveUpdate
-from log1pnmf.model.constraint import Bounds, Constraint, Structure
 from log1pnmf.model.predict import BLOCK_ENTRIES
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import Bounds, Constraint, Problem, Structure
 from log1pnmf.model.simulate import draw_poisson
 
 from .metrics import match_factors, null_deviance
@@ -410,24 +409,25 @@ class _Refits:
 
     def other_start(self, seed: int) -> Array:
         """Fit from a random start; return the similarity of each factor's match."""
-        asked = _like(self.fit, self.n_jobs).at(init=None, random_state=seed)
-        settings = replace(asked.settings, init="random")
-        other = run_request(replace(asked, settings=settings, random_state=seed), self.data)
+        settings, given = _asked(self.fit)
+        settings, given["random_state"] = replace(settings, init="random", random_state=seed), seed
+        other = fit_counts(self.data, settings, **given, n_jobs=self.n_jobs)
         return match_factors(self.fit.loadings, other.loadings).similarity
 
     def other_samples(self, chosen: NDArray[np.int64]) -> Array:
         """Fit to samples drawn with replacement, from where the fit is; return the same."""
         drawn = _of_samples(self.fit, chosen)
-        request = _like(drawn, self.n_jobs).at(init=(drawn.loadings, drawn.factors))
-        other = run_request(request, Counts.from_any(self.data.to_scipy()[chosen]))
+        settings, given = _asked(drawn)
+        given |= {"init": (drawn.loadings, drawn.factors), "n_jobs": self.n_jobs}
+        other = fit_counts(Counts.from_any(self.data.to_scipy()[chosen]), settings, **given)
         return match_factors(drawn.loadings, other.loadings).similarity
 
 
-def _like(fit: Fit, n_jobs: int | None) -> Request:
-    """Ask for what a fit was asked for, with its own size factors and a looser tolerance."""
-    asked = Request.like(fit)
-    request = asked.at(tol=max(asked.settings.tol, LOOSEST), n_init=1, n_components=fit.n_components)
-    return replace(request.at(size_factors=GIVEN), size_factors=fit.size_factors, n_jobs=n_jobs)
+def _asked(fit: Fit) -> tuple[Settings, dict[str, Any]]:
+    """Return what a fit was asked for, with its own size factors and a looser tolerance."""
+    settings, given = asked_again(fit)
+    settings = replace(settings, tol=max(settings.tol, LOOSEST), n_init=1, n_components=fit.n_components)
+    return replace(settings, size_factors=GIVEN), {**given, "size_factors": fit.size_factors}
 
 
 def _of_samples(fit: Fit, rows: NDArray[np.int64]) -> Fit:

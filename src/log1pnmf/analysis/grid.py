@@ -18,13 +18,12 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import folds, training_size_factors
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.fit import Fit, c_name
-from log1pnmf.fitting.runs import Run, Runs, Start
+from log1pnmf.fitting.runs import Run, Runs, Start, first_problem, update_of
 from log1pnmf.fitting.settings import NOISES, Settings
 from log1pnmf.fitting.starts import continued_start, find_start
-from log1pnmf.fitting.updates import first_noise, first_problem, update_of
 from log1pnmf.model.batch_effects import first_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 
 from .heldout import heldout_features, heldout_log_likelihood, training_by_sample
@@ -318,11 +317,7 @@ class Fitter:
     def _problem(self, settings: Settings, before: Fit | None = None) -> Problem:
         """Return the problem of a fit; fitted size factors begin with those of the fit before."""
         part = self.part
-        noise = first_noise(settings, part.train.n_features)
-        problem = first_problem(settings, part.train, part.size_factors, noise, part.batches)
-        if settings.fits_sizes and before is not None:
-            return replace(problem, size_factors=before.size_factors)
-        return problem
+        return first_problem(settings, part.train, part.size_factors, part.batches, before=before)
 
     def _fresh(self, settings: Settings, number: int = 0) -> Start:
         """Return what finds the start that the settings name."""

@@ -72,8 +72,7 @@ from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.fit import Fit, or_one
 from log1pnmf.fitting.ranking import StandIns, stand_ins
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import Noise
+from log1pnmf.model.noise import Noise, ShiftedLog
 from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
 from log1pnmf.model.problem import Problem
 

@@ -17,7 +17,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import split_counts
 from log1pnmf.fitting.anndata import as_fit, fit_and_counts, is_annotated
 from log1pnmf.fitting.fit import Fit, Keys, c_label, factor_number
-from log1pnmf.fitting.fit_counts import Request, run_request
+from log1pnmf.fitting.fit_counts import asked_again, fit_counts
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.model.problem import Problem
 
@@ -460,12 +460,12 @@ def _on_halves(fit: Fit, counts: Counts, sizes: Array, n_jobs: int | None) -> tu
     twice = None if fit.dispersion is None else 2.0 * fit.dispersion
     phi = 0.0 if fit.dispersion is None else fit.dispersion
     train, test = split_counts(counts, 0.5, dispersion=phi, random_state=0)
-    request = Request.like(fit).at(init=(fit.loadings, fit.factors), l1=0.5 * fit.asked.l1)
-    given = twice if request.dispersion is not None else None
-    request = replace(request, size_factors=0.5 * sizes, dispersion=given, n_jobs=n_jobs)
+    settings, given = asked_again(fit)
+    given |= {"init": (fit.loadings, fit.factors), "size_factors": 0.5 * sizes, "n_jobs": n_jobs}
+    given["dispersion"] = None if given["dispersion"] is None else twice
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", convergence_warning())  # the fit itself has said so
-        half = run_request(request, train)
+        half = fit_counts(train, replace(settings, l1=0.5 * settings.l1), **given)
     order = match_factors(fit.loadings, half.loadings).pairs[:, 1]  # the order is by share, which may change
     loadings, factors = half.loadings[:, order], half.factors[:, order]
     return replace(half, loadings=loadings, factors=factors, dispersion=twice), train, test

@@ -17,22 +17,23 @@ from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.archive import StrPath, check_writable
 from log1pnmf._common.checks import (
+    Progress,
     as_random,
     check_absent,
     check_choice,
     check_whole,
     convergence_warning,
     new_seed,
+    shown_after,
     warn,
 )
-from log1pnmf._common.progress import Progress, shown_after
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import check_fraction
 from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import ENGINES, check_totals, resolve_engine
 from log1pnmf.fitting.checkpoint import fingerprint
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.fit_counts import Request, check_any, run_request
+from log1pnmf.fitting.fit_counts import check_any, checked, fit_counts
 from log1pnmf.fitting.settings import INITS, Settings
 from log1pnmf.fitting.summary import note_on_sizes
 from log1pnmf.model.batches import Batches
@@ -196,17 +197,17 @@ def select(
     check_any(data)
     first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0], "noise": grid.noise[-1]}
     seed = new_seed(as_random(random_state))
-    request = Request.of(**first, **parameters, random_state=seed)
-    if request.dispersion is not None:
+    settings, given = checked(**first, **parameters, random_state=seed)
+    if "dispersion" in given:
         raise ValueError("dispersion must be 'feature' or 'shared' here: every fold finds its own")
     batches = None
-    if request.batch is not None:
-        strength, totals = request.settings.batch_strength, request.settings.size_factors == "total"
-        batches = Batches.of(request.batch, data.shape, strength, by_counts=totals)
+    if given.get("batch") is not None:
+        strength, totals = settings.batch_strength, settings.size_factors == "total"
+        batches = Batches.of(given["batch"], data.shape, strength, by_counts=totals)
         batches = batches if batches.n_batches > 1 else None  # one is none
-    engine = resolve_engine(request.settings.engine, data, max(grid.n_components))
-    settings = replace(request.settings, engine=engine)
-    sizes = settings.size_factors if request.size_factors is None else request.size_factors
+    engine = resolve_engine(settings.engine, data, max(grid.n_components))
+    settings = replace(settings, engine=engine)
+    sizes = given.get("size_factors", settings.size_factors)
     about = {
         **fingerprint(settings, data, data.size_factors(sizes), batches=batches),
         "grid": {name: list(values) for name, values in asdict(grid).items()},
@@ -263,7 +264,7 @@ def _note_on_sizes(data: Counts, settings: Settings, grid: Grid, best: Setting) 
     settings = replace(settings.with_noise(best.noise), **own, **CHECK)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        note = note_on_sizes(run_request(Request(settings, n_jobs=1, verbose=0), part), part)
+        note = note_on_sizes(fit_counts(part, settings, n_jobs=1, verbose=0), part)
     return None if note is None else f"{note[0].upper()}{note[1:]}."
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ from log1pnmf._common.checks import as_random, check_absent, check_choice, check
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, c_name
-from log1pnmf.fitting.fit_counts import Request, fit_log1p_nmf, run_request
+from log1pnmf.fitting.fit_counts import asked_again, fit_counts, fit_log1p_nmf
 
 from .metrics import match_factors
 
@@ -188,8 +188,8 @@ def consensus(
         np.column_stack([np.median([pair[side] for pair in stack], axis=0) for stack in stacks])
         for side in (0, 1)
     )
-    request = Request.like(first).at(init=(loadings, factors))
-    return run_request(replace(request, n_jobs=n_jobs), counts)
+    settings, given = asked_again(first)
+    return fit_counts(counts, settings, **given, init=(loadings, factors), n_jobs=n_jobs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from log1pnmf._common.checks import check_absent
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.fit_counts import Request, run_request
+from log1pnmf.fitting.fit_counts import checked, fit_counts
 
 from .grid import ascending_shifts
 from .metrics import deviance_explained, factor_correlation, hoyer, log_likelihood
@@ -109,17 +109,16 @@ def fits_along(counts: Any, n_components: int, c: Sequence[float], **parameters:
     """
     values = ascending_shifts(c)
     check_absent(parameters, ("checkpoint",), "the fits of a sweep")
-    request = Request.of(n_components=n_components, **parameters)
+    settings, given = checked(n_components=n_components, **parameters)
     counts = Counts.from_any(counts)
-    start: dict[str, Fit] = {}
     done: dict[float, Fit] = {}
     for value in along_path(values):
-        fit = run_request(request.at(c=value, **start), counts)
+        fit = fit_counts(counts, replace(settings, c=value), **given)
         yield fit
         if fit.stopped == "interrupted":
             return
         done[value] = min(done.get(value, fit), fit, key=lambda one: one.objective)
-        start = {"init": done[value]}
+        given["init"] = done[value]
 
 
 def along_path(c: Sequence[float]) -> list[float]:

@@ -23,7 +23,7 @@ from log1pnmf._common.safe_files import BadFileError, MemoryLimit, check_regular
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import fit_log1p_nmf
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 Array = NDArray[np.float64]
 

@@ -18,8 +18,7 @@ import numpy as np
 import typer
 
 from log1pnmf._common.archive import building, check_place, from_tree, to_tree
-from log1pnmf._common.checks import plural, require, versions
-from log1pnmf._common.progress import Passes
+from log1pnmf._common.checks import Passes, plural, require, versions
 from log1pnmf._common.safe_files import BadFileError, MemoryLimit, parse_memory
 from log1pnmf.analysis.batches import confounded_groups
 from log1pnmf.analysis.metrics import deviance_explained, factor_correlation, hoyer

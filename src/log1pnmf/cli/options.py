@@ -17,9 +17,9 @@ from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.counts.read import Filtered, filter_table, read_sets, read_table
 from log1pnmf.counts.text import CountTable
 from log1pnmf.fitting.fit import c_name
-from log1pnmf.fitting.fit_counts import KNOWN, SETTINGS, Request
+from log1pnmf.fitting.fit_counts import KNOWN, SETTINGS, checked
 from log1pnmf.fitting.settings import Settings
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 from .console import Screen
 
@@ -242,13 +242,13 @@ class SolverOptions:
 
     set: Set = None
     seed: Seed = 0
-    jobs: Jobs = Request.n_jobs
+    jobs: Jobs = None
 
     def parameters(self, n_components: int, **more: Any) -> dict[str, Any]:
         """Return parameters of a fit by their names in the library, checked before any file is read."""
         parameters = {"n_components": n_components, **more, **parse_settings(self.set or ())}
         parameters |= {"random_state": self.seed, "n_jobs": self.jobs}
-        Request.of(**{name: value for name, value in parameters.items() if name not in KNOWN})
+        checked(**{name: value for name, value in parameters.items() if name not in KNOWN})
         return parameters
 
 

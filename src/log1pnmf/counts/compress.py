@@ -65,11 +65,9 @@ class SparseRows:
 
     def transpose(self) -> SparseRows:
         """Compressed columns, as the rows of the transpose."""
-        indptr, indices = np.empty(self.shape[1] + 1, dtype=np.int64), np.empty(self.nnz, dtype=np.int32)
-        own, columns, given = map(np.ascontiguousarray, (self.indptr, self.indices, self.values))
-        values = np.empty_like(given)
-        transpose(own, columns, given, self.shape[1], indptr, indices, values)
-        return SparseRows(self.shape[::-1], indptr, indices, values)
+        return SparseRows(
+            self.shape[::-1], *_transposed(self.shape[1], self.indptr, self.indices, self.values)
+        )
 
     def to_scipy(self, start: int = 0, stop: int | None = None) -> sparse.csr_array:
         """Return rows start to stop as a SciPy CSR array that shares the (read-only) memory."""
@@ -110,8 +108,9 @@ class Pattern:
 
     def transpose(self) -> Pattern:
         """Exchange rows and columns."""
-        rows = SparseRows(self.shape, self.indptr, self.indices, np.ones(self.nnz, dtype=np.int8)).transpose()
-        return Pattern(rows.shape, rows.indptr, rows.indices.astype(np.int32, copy=False))
+        ones = np.ones(len(self.indices), dtype=np.int8)
+        indptr, indices, _ = _transposed(self.shape[1], self.indptr, self.indices, ones)
+        return Pattern(self.shape[::-1], indptr, indices)
 
     def to_dense(self, block: slice) -> np.ndarray:
         """Describe for every entry of some rows whether it is there."""
@@ -119,6 +118,15 @@ class Pattern:
         for i in range(block.start, block.stop):
             there[i - block.start, self.indices[self.indptr[i] : self.indptr[i + 1]]] = True
         return there
+
+
+def _transposed(n_columns: int, *rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the arrays of compressed rows as those of compressed columns."""
+    own, columns, given = map(np.ascontiguousarray, rows)
+    indptr, indices = np.empty(n_columns + 1, dtype=np.int64), np.empty(len(columns), dtype=np.int32)
+    values = np.empty_like(given)
+    transpose(own, columns, given, n_columns, indptr, indices, values)
+    return indptr, indices, values
 
 
 def narrow_indptr(indptr: np.ndarray) -> np.ndarray:

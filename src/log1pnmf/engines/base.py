@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.model.batch_effects import dispersed_sums, mean_sums
-from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.dispersion import MeanSpectrum
-from log1pnmf.model.problem import Problem, Side
+from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
 from log1pnmf.model.zeros import ZeroSurvey
 
 Array = NDArray[np.float64]
@@ -35,7 +34,7 @@ class HalfStep:
     certain: bool = True  # whether the penalised loss at `values` is known not to be above that at the start
     # (B, m): `Engine.batch_sums` at `values`, where they were asked for and came with the step
     batch_sums: NDArray[np.float64] | None = None
-    # `log1pnmf.model.objective.side_residual` at the start, rows without counts left out, where it came with
+    # `log1pnmf.model.problem.Bounds.residual` at the start, rows without counts left out, where it came with
     # the step
     residual: float | None = None
 

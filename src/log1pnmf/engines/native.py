@@ -30,10 +30,9 @@ from log1pnmf._core import (
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.model.batch_effects import newton_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.dispersion import FEWEST_SAMPLES, N_BINS, MeanSpectrum
 from log1pnmf.model.noise import NegativeBinomial
-from log1pnmf.model.problem import Problem, Side
+from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
 from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey, surveyed_every
 
 from .base import Engine, HalfStep, RowSolver

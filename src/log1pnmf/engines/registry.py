@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
-from log1pnmf._common.checks import check_choice, require, warn
-from log1pnmf._common.progress import Passes
+from log1pnmf._common.checks import Passes, check_choice, require, warn
 from log1pnmf.counts.chunks import is_streamed, open_counts
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import survey
@@ -67,9 +67,10 @@ def check_engine(name: str, row_solver: str = "newton") -> None:
 
 def as_counts(counts: Any, engine: str = "native") -> Counts:
     """Check counts where they are: in memory, or in chunks on disk or a cluster."""
-    if isinstance(counts, Counts) and not counts.in_memory:
+    plain = isinstance(counts, np.ndarray) or sparse.issparse(counts)
+    if isinstance(counts, Counts) and (engine != "streaming" or not counts.in_memory):
         checked = counts
-    elif engine == "streaming" or is_streamed(counts):
+    elif engine == "streaming" or (not plain and is_streamed(counts)):
         checked = survey(open_counts(counts.to_scipy() if isinstance(counts, Counts) else counts))
     else:
         checked = Counts.from_any(counts)

@@ -16,11 +16,9 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import ChunkedCounts, Labels
 from log1pnmf.model.batch_effects import dispersed_sums
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.dispersion import MeanSpectrum
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import NegativeBinomial, Noise
-from log1pnmf.model.problem import Problem, Side
+from log1pnmf.model.noise import NegativeBinomial, Noise, ShiftedLog
+from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros, ZeroSurvey
 
 from .base import Engine, HalfStep, PairSide, RowSolver, Sample

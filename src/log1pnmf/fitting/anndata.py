@@ -139,7 +139,8 @@ def _stored(adata: Any, keys: Keys) -> Mapping[str, Any]:
             known = ", ".join(map(repr, getattr(adata, slot))) or "none"
             raise KeyError(
                 f"adata.{slot} has no {key!r} (it has: {known}); "
-                "run log1pnmf.tl.log1p_nmf first, or pass the key it wrote to"
+                "run log1pnmf.tl.log1p_nmf first, or pass the key it wrote to (anndata.concat drops uns and "
+                "varm: log1pnmf.tl.transform with the object that was fitted puts them back)"
             )
     about = adata.uns[keys.uns]
     if not isinstance(about, Mapping) or "loadings_digest" not in about:

@@ -29,10 +29,9 @@ from log1pnmf.counts.compress import checksum_of
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model.batches import Batches
 
-from .callbacks import History
 from .runs import Progress, Run
 from .settings import GIVEN, LIKELIHOODS, Settings
-from .solver import Iteration, Point
+from .solver import History, Iteration, Point
 
 KIND = "checkpoint"
 COUNTED = ("n_components", "n_init", "max_iter")

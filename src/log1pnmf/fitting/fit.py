@@ -25,15 +25,13 @@ from log1pnmf._common.arrays import Rows
 from log1pnmf._common.checks import check_choice, plural
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.constraint import FREE_KIND, KINDS, Structure
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise
+from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise, ShiftedLog
 from log1pnmf.model.predict import Rates
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import FREE_KIND, KINDS, Problem, Structure
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros
 
-from .callbacks import History
 from .settings import Settings
+from .solver import History
 
 # ---------- where results lie in an AnnData object: tools write there, plots and the report read there
 

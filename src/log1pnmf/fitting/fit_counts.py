@@ -1,11 +1,11 @@
-"""`Request`: the settings of a fit, the arrays and functions a user gave, and how to run it."""
+"""From parameters and counts to a `Fit`: everything is checked here, and nothing behind."""
 
 from __future__ import annotations
 
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from numbers import Integral
@@ -20,11 +20,10 @@ from log1pnmf._common.checks import (
     check_choice,
     check_whole,
     convergence_warning,
-    one_for_each,
     plural,
+    shown_after,
     warn,
 )
-from log1pnmf._common.progress import shown_after
 from log1pnmf.counts.counts import Counts, check_size_factors
 from log1pnmf.counts.features import repeated
 from log1pnmf.counts.splitting import split_counts
@@ -38,11 +37,9 @@ from log1pnmf.engines.registry import (
 )
 from log1pnmf.model.batch_effects import first_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.constraint import Constraint
-from log1pnmf.model.dispersion import DispersionKind, renewed
-from log1pnmf.model.noise import NegativeBinomial
+from log1pnmf.model.dispersion import DispersionKind, update_dispersions
 from log1pnmf.model.predict import score_parts
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import Constraint, Problem
 from log1pnmf.model.zeros import AdaptiveZeros
 
 from .callbacks import Callback
@@ -50,108 +47,13 @@ from .checkpoint import CheckpointWriter, check_checkpoint, fingerprint, load_ch
 from .fit import Certificate, Fit
 from .fixed_factors import checksums, constraint_of, structure_of
 from .new_samples import project
-from .runs import Run, Runs
+from .runs import LARGEST_STORED, Run, Runs, first_problem, update_of
 from .settings import GIVEN, INITS, LARGEST_EXACT, Settings
 from .solver import PATIENCE, STATIONARY, Iteration, largest_residual, residual_at
 from .starts import check_start, continued_start, find_start
 from .summary import note_on_sizes
-from .updates import LARGEST_STORED, first_noise, first_problem, update_of
 
-# ---------- request: the settings of a fit, the arrays and functions a user gave, and how to run it
-
-
-@dataclass(frozen=True, eq=False)
-class Request:
-    """A fit that is asked for; make one with `Request.of`."""
-
-    settings: Settings  # "given" stands for what the next three hold
-    # arrays; pair of arrays or `Fit`
-    size_factors: Any = None
-    dispersion: Any = None
-    init: Any = None
-    batch: Any = None  # (n,): labels of batches
-    # what is known of some factors, see `log1pnmf.fitting.fixed_factors`
-    fixed_loadings: Any = None
-    fixed_factors: Any = None
-    mask: Any = None
-    random_state: Any = 0
-    # how to run the fit; they do not change the result, and are not kept with it
-    n_jobs: int | None = None
-    callbacks: Sequence[Callback] = ()
-    verbose: int | None = None
-    checkpoint: StrPath | None = None
-
-    def __post_init__(self) -> None:
-        if self.settings.n_init > 1 and self.init is not None:
-            raise ValueError(
-                f"n_init must be 1 with a given start, got {self.settings.n_init}: all would be the same"
-            )
-        as_random(self.random_state)
-        effective_threads(self.n_jobs)
-        if not isinstance(self.callbacks, Iterable):
-            raise TypeError(f"callbacks must be a sequence of callables, got {self.callbacks!r}; pass a list")
-        for callback in self.callbacks:
-            if not callable(callback):
-                raise TypeError(f"callbacks must be callable, got {callback!r}")
-        if self.verbose is not None and not isinstance(self.verbose, bool | np.bool_):
-            check_whole("verbose", self.verbose, least=0)
-        if self.checkpoint is not None:
-            check_checkpoint(self.checkpoint)
-
-    @classmethod
-    def of(cls, *, batch: Any = None, **parameters: Any) -> Request:
-        """Check parameters as a user passes them, and tell settings from what was given beside them."""
-        for name in parameters:
-            if name not in (*PARAMETERS, *KNOWN, *ONE_RUN):
-                check_choice("a parameter of the fit", name, PARAMETERS)
-        given: dict[str, Any] = {}
-        sizes, init = (parameters.get(name) for name in ("size_factors", "init"))
-        if "size_factors" in parameters:
-            check_size_factors(sizes)
-            if not isinstance(sizes, str):
-                given["size_factors"] = sizes
-        dispersion = parameters.get("dispersion", Settings.dispersion)
-        if not isinstance(dispersion, str):
-            given["dispersion"] = dispersion
-        if isinstance(init, str) or ("init" in parameters and init is None):
-            check_choice("init", init, INITS, otherwise="(loadings, factors) or a Fit")
-        elif "init" in parameters:
-            given["init"] = init
-        seed = parameters.get("random_state", Settings.random_state)
-        values = {name: parameters[name] for name in SETTINGS if name in parameters}
-        values |= dict.fromkeys(given, GIVEN)
-        whole = isinstance(seed, Integral) and not isinstance(seed, bool | np.bool_)
-        values["random_state"] = int(cast(int, seed)) if whole else None
-        running = {name: parameters[name] for name in (*KNOWN, *RUNNING, *ONE_RUN) if name in parameters}
-        if "callbacks" in running and isinstance(running["callbacks"], Iterable):
-            running["callbacks"] = tuple(running["callbacks"])
-        return cls(Settings(**values), random_state=seed, batch=batch, **given, **running)
-
-    @classmethod
-    def like(cls, fit: Fit) -> Request:
-        """Ask once more for what a fit was asked for; a start of the user's own is forgotten."""
-        asked = fit.asked
-        return cls(
-            replace(
-                asked.with_noise(fit.settings.noise),
-                init=Settings.init if asked.init == GIVEN else asked.init,
-            ),
-            size_factors=fit.size_factors if asked.size_factors == GIVEN else None,
-            dispersion=fit.dispersion if asked.dispersion == GIVEN else None,
-            batch=None if fit.batches is None else fit.batches.sample_names,
-            **dict(zip(KNOWN, fit.known_parts, strict=True)),
-            random_state=asked.random_state,
-            verbose=0,
-        )
-
-    def at(self, **changed: Any) -> Request:
-        """Return the same request with other settings, or started elsewhere (`init=`)."""
-        init = changed.pop("init", None)
-        if init is None:
-            return replace(self, settings=replace(self.settings, **changed))
-        settings = replace(self.settings, **changed, init=GIVEN, n_init=1)
-        return replace(self, settings=settings, init=init)
-
+# ---------- parameters as users pass them: settings, and what was given beside them
 
 SETTINGS = tuple(field.name for field in fields(Settings))
 RUNNING = ("n_jobs", "verbose")
@@ -163,9 +65,56 @@ PARAMETERS = (*SETTINGS, *KNOWN[1:], *RUNNING)
 """All parameters of a fit, in the order in which users see them; known loadings go with the counts."""
 
 
+def checked(**parameters: Any) -> tuple[Settings, dict[str, Any]]:
+    """Check parameters; return settings ("given" stands for arrays), and the others as users gave them."""
+    for name in parameters:
+        if name not in (*PARAMETERS, *KNOWN, *ONE_RUN, "batch"):
+            check_choice("a parameter of the fit", name, PARAMETERS)
+    given = {name: value for name, value in parameters.items() if name not in SETTINGS}
+    values = {name: value for name, value in parameters.items() if name in SETTINGS}
+    if "size_factors" in values:
+        check_size_factors(values["size_factors"])
+    if "init" in values and (values["init"] is None or isinstance(values["init"], str)):
+        check_choice("init", values["init"], INITS, otherwise="(loadings, factors) or a Fit")
+    for name in ("size_factors", "dispersion", "init"):
+        if name in values and not isinstance(values[name], str):
+            given[name], values[name] = values[name], GIVEN
+    seed = given["random_state"] = values.get("random_state", Settings.random_state)
+    whole = isinstance(seed, Integral) and not isinstance(seed, bool | np.bool_)
+    settings = Settings(**{**values, "random_state": int(cast(int, seed)) if whole else None})
+    if settings.n_init > 1 and settings.init == GIVEN:
+        raise ValueError(f"n_init must be 1 with a given start, got {settings.n_init}: all would be the same")
+    as_random(seed)
+    effective_threads(given.get("n_jobs"))
+    callbacks, verbose = given.get("callbacks", ()), given.get("verbose")
+    if not isinstance(callbacks, Iterable):
+        raise TypeError(f"callbacks must be a sequence of callables, got {callbacks!r}; pass a list")
+    given["callbacks"] = tuple(callbacks)
+    if wrong := [one for one in given["callbacks"] if not callable(one)]:
+        raise TypeError(f"callbacks must be callable, got {wrong[0]!r}")
+    if verbose is not None and not isinstance(verbose, bool | np.bool_):
+        check_whole("verbose", verbose, least=0)
+    if given.get("checkpoint") is not None:
+        check_checkpoint(given["checkpoint"])
+    return settings, given
+
+
+def asked_again(fit: Fit) -> tuple[Settings, dict[str, Any]]:
+    """Return what a fit was asked for, as `checked` does; a start of the user's own is forgotten."""
+    asked = fit.asked.with_noise(fit.settings.noise)
+    return replace(asked, init=Settings.init if asked.init == GIVEN else asked.init), {
+        "size_factors": fit.size_factors if asked.size_factors == GIVEN else None,
+        "dispersion": fit.dispersion if asked.dispersion == GIVEN else None,
+        "batch": None if fit.batches is None else fit.batches.sample_names,
+        **dict(zip(KNOWN, fit.known_parts, strict=True)),
+        "random_state": asked.random_state,
+        "verbose": 0,
+    }
+
+
 def default_of(name: str) -> Any:
     """Return the default of a parameter: every face of the package has the same."""
-    return getattr(Settings if hasattr(Settings, name) else Request, name)
+    return getattr(Settings, name, None)
 
 
 # ---------- noise="auto": which noise the counts prefer, and why
@@ -207,30 +156,30 @@ class NoiseChoice:
         )
 
 
-def choose_noise(request: Request, counts: Counts, fit: Callable[[Request, Counts], Fit]) -> NoiseChoice:
+def choose_noise(
+    asked: Settings, counts: Counts, *, size_factors: Any, batch: Any, n_jobs: int | None
+) -> NoiseChoice:
     """Score held-out counts with both kinds of noise around the same means.
 
     A share of the counts is held out. The rest is fitted with Poisson noise for a few iterations, which gives
     the means, and the dispersions are found for these. So it takes a small part of the time of a fit. The
-    answer does not depend on the random state of the request, and takes no random number from it.
+    answer does not depend on the random state of the fit, and takes no random number from it.
     """
-    asked = request.settings
     most = max(FEWEST_SAMPLES, int(MOST_ENTRIES / counts.n_features))
     part, which = counts.part_in_memory(most if counts.n_samples > most else None)
     part, rng = part.on_host(), np.random.default_rng(0)
     train, test = _split(part, rng)
-    sizes = counts.size_factors(asked.size_factors if request.size_factors is None else request.size_factors)
-    batch = None if request.batch is None else np.asarray(request.batch, dtype=object)[which]
-    quick = Request(
-        replace(asked.with_noise("poisson"), **ENOUGH, size_factors=GIVEN),
-        size_factors=(1.0 - TEST_FRACTION) * sizes[which],
-        batch=batch,
-        n_jobs=request.n_jobs,
-        verbose=0,
-    )
+    sizes = counts.size_factors(asked.size_factors if size_factors is None else size_factors)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", convergence_warning())
-        found = fit(quick, train)
+        found = fit_counts(
+            train,
+            replace(asked.with_noise("poisson"), **ENOUGH, size_factors=GIVEN),
+            size_factors=(1.0 - TEST_FRACTION) * sizes[which],
+            batch=None if batch is None else np.asarray(batch, dtype=object)[which],
+            n_jobs=n_jobs,
+            verbose=0,
+        )
     kind = asked.dispersion if asked.dispersion in get_args(DispersionKind) else "feature"
     return _compared(found, train, test, cast(DispersionKind, kind))
 
@@ -246,7 +195,7 @@ def _compared(fit: Fit, train: Counts, test: Counts, kind: DispersionKind) -> No
     """Score the test part with the means of a fit, with and without dispersions."""
     alpha = fit.link.alpha
     problem = replace(fit.problem(train), zeros=None)
-    dispersions, _ = renewed(problem, fit.loadings, fit.factors / alpha, kind=kind)
+    dispersions, _ = update_dispersions(problem, fit.loadings, fit.factors / alpha, kind=kind)
     scores: list[Any] = [
         score_parts(rates, train, test, test_fraction=TEST_FRACTION)
         for rates in (fit.rates, replace(fit.rates, dispersion=dispersions.dispersion))
@@ -259,18 +208,13 @@ def _compared(fit: Fit, train: Counts, test: Counts, kind: DispersionKind) -> No
 # ---------- the start that a user gave
 
 
-def given_start(request: Request, problem: Problem) -> tuple[Array, Array] | None:
-    """Return the start that was given; what can be refused is refused here, before any work."""
-    if request.init is None:
-        return None
-    if isinstance(request.init, Fit):
-        return _continued(request.init, problem, request)
-    return check_start(request.init, problem.counts.shape, request.settings.n_components)
-
-
-def _continued(fit: Fit, problem: Problem, request: Request) -> tuple[Array, Array]:
-    """Start where another fit ended; for other samples, with their loadings for its factors."""
-    counts = problem.counts
+def given_start(
+    init: Any, problem: Problem, settings: Settings, random_state: Any, n_jobs: int | None
+) -> tuple[Array, Array]:
+    """Return the start that was given; other samples than those of a fit have their loadings for it."""
+    if not isinstance(init, Fit):
+        return check_start(init, problem.counts.shape, settings.n_components)
+    fit, counts = init, problem.counts
     if counts.n_features != len(fit.factors):
         what = f"{len(fit.factors)} features, but the counts have {counts.n_features}"
     elif (
@@ -284,10 +228,10 @@ def _continued(fit: Fit, problem: Problem, request: Request) -> tuple[Array, Arr
     else:
         before = None
         if counts.n_samples != len(fit.loadings):
-            how: Any = {"engine": request.settings.engine, "n_jobs": request.n_jobs, "prior": 0.0}
+            how: Any = {"engine": settings.engine, "n_jobs": n_jobs, "prior": 0.0}
             before = project(fit, counts, problem.size_factors, **how).loadings
-        rng = as_random(request.random_state)
-        return continued_start(fit, problem, request.settings.n_components, rng, loadings=before)
+        rng = as_random(random_state)
+        return continued_start(fit, problem, settings.n_components, rng, loadings=before)
     raise ValueError(
         f"the fit to start from has {what}; pass the same features in the same order, or start without it"
     )
@@ -358,50 +302,70 @@ def fit_log1p_nmf(counts: Any, n_components: int, *, resume: StrPath | None = No
     >>> fit.loadings.shape, fit.factors.shape, fit.stopped
     ((200, 3), (2425, 3), 'converged')
     """
-    return run_request(Request.of(n_components=n_components, **parameters), counts, resume=resume)
+    settings, given = checked(n_components=n_components, **parameters)
+    return fit_counts(counts, settings, **given, resume=resume)
 
 
-def run_request(request: Request, counts: Any, *, resume: StrPath | None = None) -> Fit:
-    """Fit what is asked for: the one way in for all faces."""
-    started, asked, rng = time.perf_counter(), request.settings, as_random(request.random_state)
+def fit_counts(
+    counts: Any,
+    settings: Settings,
+    *,
+    size_factors: Any = None,
+    dispersion: Any = None,
+    init: Any = None,
+    batch: Any = None,
+    fixed_loadings: Any = None,
+    fixed_factors: Any = None,
+    mask: Any = None,
+    random_state: Any = 0,
+    n_jobs: int | None = None,
+    verbose: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    checkpoint: StrPath | None = None,
+    resume: StrPath | None = None,
+) -> Fit:
+    """Fit what is asked for: the one way in for all faces. `settings` and all others are as in `checked`."""
+    started, rng = time.perf_counter(), as_random(random_state)
+    asked = settings if init is None else replace(settings, init=GIVEN, n_init=1)
     loaded = None if resume is None else load_checkpoint(resume)
-    data = as_counts(counts, asked.engine)
+    data, before = as_counts(counts, asked.engine), init if isinstance(init, Fit) else None
     _check_enough(data, asked)
-    batches = None if request.batch is None else _batches(request, data)
-    choice = choose_noise(request, data, run_request) if asked.noise == "auto" else None
-    if choice is not None:
-        request = replace(request, settings=asked.with_noise(choice.noise))
+    batches = None if batch is None else _batches(batch, asked, data, before)
+    chosen, choice = asked, None
+    if asked.noise == "auto":
+        choice = choose_noise(asked, data, size_factors=size_factors, batch=batch, n_jobs=n_jobs)
+        chosen = asked.with_noise(choice.noise)
     name = resolve_engine(asked.engine, data, asked.n_components, asked.row_solver)
-    settings = request.settings.resolved(name, data)
-    check_memory(name, data, asked.n_components, effective_threads(request.n_jobs))
+    settings = chosen.resolved(name, data)
+    check_memory(name, data, asked.n_components, effective_threads(n_jobs))
     known, constraint = None, settings.constraint
-    if any(getattr(request, name) is not None for name in KNOWN):
-        known = structure_of(data, settings, **{name: getattr(request, name) for name in KNOWN})
+    if not (fixed_loadings is None and fixed_factors is None and mask is None):
+        parts = {"fixed_loadings": fixed_loadings, "fixed_factors": fixed_factors, "mask": mask}
+        known = structure_of(data, settings, **parts)
         constraint = constraint_of(settings, known)
-    problem = _problem(request, settings, data, batches)
-    init = None if request.init is None else given_start(request, problem)
+    sizes = data.size_factors(asked.size_factors if size_factors is None else size_factors)
+    problem = _problem(settings, data, sizes, batches, dispersion=dispersion, before=before)
+    start = None if init is None else given_start(init, problem, asked, random_state, n_jobs)
     identity: dict[str, Any] = {}
-    if loaded is not None or request.checkpoint is not None:  # it reads all counts
-        own = init, request.dispersion
+    if loaded is not None or checkpoint is not None:  # it reads all counts
+        own = start, dispersion
         identity = fingerprint(settings, data, problem.size_factors, *own, batches=problem.batches)
         identity["settings"] |= checksums(known)
     if loaded is not None:
         loaded.check_same(identity)
         rng, started = loaded.rng, started - loaded.seconds
-    keep = None
-    if request.checkpoint is not None:
-        keep = CheckpointWriter(request.checkpoint, identity, rng, started)
-    n_jobs, after = request.n_jobs, shown_after(request.verbose)
+    keep = None if checkpoint is None else CheckpointWriter(checkpoint, identity, rng, started)
+    after = shown_after(verbose)
     engine = make_engine(name, problem, n_jobs, row_solver=settings.row_solver, after=after)
-    how: dict[str, Any] = {"settings": request.settings, "n_jobs": n_jobs, "after": after}
+    how: dict[str, Any] = {"settings": chosen, "n_jobs": n_jobs, "after": after}
     run = Runs(
         settings=settings,
         engine=engine,
         rng=rng,
-        start=partial(find_start, given=init, known=known, **how),
+        start=partial(find_start, given=start, known=known, **how),
         constraint=constraint,
         update=update_of(settings, data, batched=problem.batches is not None, constraint=constraint),
-        callbacks=request.callbacks,
+        callbacks=callbacks,
         after=after,
         keep=keep,
     ).best(None if loaded is None else loaded.progress)
@@ -409,10 +373,11 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
         keep.close()
     ended = engine.with_problem(run.changed.put_into(problem))
     fit = run.as_fit(settings, ended.problem, known=known)
+    last: dict[str, Any] = {"asked": chosen, "constraint": constraint, "n_jobs": n_jobs}
     try:
-        fit = _finished(fit, run, request, ended, constraint)
+        fit = _finished(fit, run, ended, **last)
     except KeyboardInterrupt:  # the fit is worth keeping without its last figures
-        fit = _finished(replace(fit, stopped="interrupted"), run, request, ended, constraint)
+        fit = _finished(replace(fit, stopped="interrupted"), run, ended, **last)
     return replace(
         fit,
         asked=asked,
@@ -422,33 +387,29 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     )
 
 
-def _problem(request: Request, settings: Settings, counts: Counts, batches: Batches | None) -> Problem:
+def _problem(
+    settings: Settings,
+    counts: Counts,
+    sizes: Array,
+    batches: Batches | None,
+    *,
+    dispersion: Any,
+    before: Fit | None,
+) -> Problem:
     """Return the problem with which a fit begins; an earlier fit gives the parameters it has found."""
-    sizes = counts.size_factors(
-        settings.size_factors if request.size_factors is None else request.size_factors
-    )
-    before = request.init if isinstance(request.init, Fit) else None
-    noise, dispersion = first_noise(settings, counts.n_features), request.dispersion
     if dispersion is None and before is not None and len(before.factors) == counts.n_features:
         dispersion = before.dispersion
-    if settings.noise != "poisson" and dispersion is not None:
-        noise = NegativeBinomial(one_for_each("dispersion", dispersion, counts.n_features))
     if batches is not None and batches.n_batches == 1:
         batches = None  # a single batch is the same as no batch
     if batches is not None and (batches.effects == 1.0).all():
         batches = first_effects(batches, counts, sizes)
-    problem = first_problem(settings, counts, sizes, noise, batches)
-    if settings.fits_sizes and before is not None and before.size_factors.shape == sizes.shape:
-        return replace(problem, size_factors=before.size_factors)
-    return problem
+    return first_problem(settings, counts, sizes, batches, dispersion=dispersion, before=before)
 
 
-def _batches(request: Request, counts: Counts) -> Batches:
+def _batches(batch: Any, asked: Settings, counts: Counts, before: Fit | None) -> Batches:
     """Return the batches with which a fit begins; their effects are those of an earlier fit, or 1."""
-    asked = request.settings
-    totals = asked.size_factors == "total"
-    own = Batches.of(request.batch, counts.shape, asked.batch_strength, by_counts=totals)
-    known = request.init.batches if isinstance(request.init, Fit) else None
+    own = Batches.of(batch, counts.shape, asked.batch_strength, by_counts=asked.size_factors == "total")
+    known = None if before is None else before.batches
     if known is not None and known.names == own.names and known.effects.shape == own.effects.shape:
         return replace(own, effects=known.effects)
     return own
@@ -476,7 +437,9 @@ def _check_enough(counts: Counts, asked: Settings) -> None:
         )
 
 
-def _finished(fit: Fit, run: Run, request: Request, engine: Engine, constraint: Constraint) -> Fit:
+def _finished(
+    fit: Fit, run: Run, engine: Engine, *, asked: Settings, constraint: Constraint, n_jobs: int | None
+) -> Fit:
     """Return a fit with its messages, KKT residual and certificate, and warn where it is not converged."""
     settings, last, problem = fit.settings, run.last, engine.problem
     messages = _about_data(problem.counts)
@@ -493,7 +456,7 @@ def _finished(fit: Fit, run: Run, request: Request, engine: Engine, constraint: 
     elif fit.stopped != "converged":
         messages.append(f"not converged {_why_not(fit, last)}")
         warn(messages[-1], convergence_warning())
-    messages += _about_zeros(request.settings, settings, run, problem)
+    messages += _about_zeros(asked, settings, run, problem)
     if problem.batches is not None and fit.stopped != "interrupted":
         messages.append(_about_batches(problem, problem.batches, last))
     if settings.size_factors == "fit" and not settings.fits_sizes:
@@ -503,7 +466,7 @@ def _finished(fit: Fit, run: Run, request: Request, engine: Engine, constraint: 
     about_sizes = note_on_sizes(fit, problem.counts) if settings.fits_sizes else None
     messages += [] if about_sizes is None else [about_sizes]
     if fit.certificate is None:
-        fit = replace(fit, certificate=_certificate(fit, problem.counts, request, messages))
+        fit = replace(fit, certificate=_certificate(fit, problem.counts, n_jobs, messages))
     return replace(fit, messages=tuple(messages))
 
 
@@ -536,7 +499,7 @@ def _why_not(fit: Fit, last: Iteration) -> str:
     )
 
 
-def _certificate(fit: Fit, counts: Counts, request: Request, messages: list[str]) -> Certificate | None:
+def _certificate(fit: Fit, counts: Counts, n_jobs: int | None, messages: list[str]) -> Certificate | None:
     """Exact log-likelihood of an approximate fit, unless that takes too long."""
     entries = math.prod(counts.shape)
     if fit.stopped == "interrupted":
@@ -548,7 +511,7 @@ def _certificate(fit: Fit, counts: Counts, request: Request, messages: list[str]
             f"(computed up to {LARGEST_EXACT:,.0f})"
         )
         return None
-    engine = make_engine(fit.settings.engine, fit.problem(counts), request.n_jobs)
+    engine = make_engine(fit.settings.engine, fit.problem(counts), n_jobs)
     exact = -engine.loss(fit.loadings, fit.factors / fit.link.alpha)
     certificate = Certificate(exact, fit.approximate_log_likelihood)
     gap = certificate.gap

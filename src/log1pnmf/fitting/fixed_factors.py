@@ -13,9 +13,8 @@ from log1pnmf._common.checks import Random
 from log1pnmf.counts.compress import checksum_of
 from log1pnmf.counts.counts import Counts, check_unmasked
 from log1pnmf.engines.base import Engine
-from log1pnmf.model.constraint import FREE_KIND, Constraint, Structure
 from log1pnmf.model.noise import POISSON
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import FREE_KIND, Constraint, Problem, Structure
 from log1pnmf.model.zeros import quadratic
 
 from .fit import check_factor_names, usual_factor_names

@@ -14,7 +14,7 @@ from log1pnmf.counts.features import select_features, shared_features
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.model.batch_effects import mean_sums
 from log1pnmf.model.batches import balanced_effects
-from log1pnmf.model.dispersion import FIRST_DISPERSION, renewed
+from log1pnmf.model.dispersion import FIRST_DISPERSION, update_dispersions
 from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import Problem
 
@@ -90,7 +90,7 @@ def _solved(fit: Fit, counts: Counts, n_jobs: int | None) -> tuple[Any, Array]:
             problem = replace(problem, batches=batches.with_effects(effects))
         if isinstance(problem.noise, NegativeBinomial):
             before = problem.noise if problem.noise.prior is not None else None
-            problem = replace(problem, noise=renewed(problem, loadings, factors, before=before)[0])
+            problem = replace(problem, noise=update_dispersions(problem, loadings, factors, before=before)[0])
     if not converged:
         warn("factors of some added features have not converged", convergence_warning())
     return problem, factors

@@ -22,9 +22,8 @@ from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import as_counts, for_parts, make_engine
 from log1pnmf.model.batch_effects import mean_sums
 from log1pnmf.model.batches import OTHER, Batches
-from log1pnmf.model.constraint import KINDS, Bounds
 from log1pnmf.model.predict import BLOCK_ENTRIES, score_parts
-from log1pnmf.model.problem import Problem, SizePrior
+from log1pnmf.model.problem import KINDS, Bounds, Problem, SizePrior
 from log1pnmf.model.size_factors import WEIGHT, resized
 from log1pnmf.model.zeros import Quadratic
 

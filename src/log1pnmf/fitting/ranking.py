@@ -22,7 +22,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 from .fit import Fit, or_one
 

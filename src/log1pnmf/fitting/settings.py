@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 
 from log1pnmf._common.checks import check_choice, check_number, check_whole
 from log1pnmf.counts.counts import SIZE_FACTORS, Counts
 from log1pnmf.engines.base import ROW_SOLVERS, RowSolver
 from log1pnmf.engines.registry import check_engine
-from log1pnmf.model.constraint import Constraint
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
+from log1pnmf.model.problem import Constraint
 from log1pnmf.model.zeros import QUADRATICS, Quadratic, quadratic
 
 LIKELIHOODS = ("auto", "adaptive", "exact", *QUADRATICS)
@@ -42,7 +43,7 @@ class Settings:
     """All settings of a fit. Parameters as in `log1pnmf.Log1pNMF`.
 
     `size_factors`, `dispersion` and `init` are "given" where the user passed arrays; these go
-    beside the settings in a `log1pnmf.fitting.fit_counts.Request`.
+    beside the settings (`log1pnmf.fitting.fit_counts.checked`).
     """
 
     n_components: int = 2
@@ -119,7 +120,13 @@ class Settings:
 
     def with_noise(self, noise: str) -> Settings:
         """Return the same with a noise that was chosen; dispersions are those of "nb" only."""
-        return replace(self, noise=noise, dispersion=self.dispersion if noise == "nb" else "feature")
+        return self._with(noise=noise, dispersion=self.dispersion if noise == "nb" else "feature")
+
+    def _with(self, **chosen: str) -> Settings:
+        """Return the same with values that a fit has chosen itself; they are not checked again."""
+        other = copy(self)
+        other.__dict__.update(chosen)
+        return other
 
     @property
     def link(self) -> ShiftedLog:
@@ -133,13 +140,12 @@ class Settings:
 
     def resolved(self, engine: str, counts: Counts) -> Settings:
         """Replace every "auto" by what it stands for, for these counts and a resolved engine."""
-        likelihood = self.likelihood
+        here = self._with(engine=engine)
         if self.link.is_identity and self.noise == "poisson":
-            likelihood = "exact"  # at sparse cost
-        elif likelihood == "auto":
-            here = replace(self, engine=engine)
-            likelihood = "adaptive" if here.why_exact(counts) is None else "exact"
-        return replace(self, likelihood=likelihood, engine=engine)
+            return here._with(likelihood="exact")  # at sparse cost
+        if self.likelihood != "auto":
+            return here
+        return here._with(likelihood="adaptive" if here.why_exact(counts) is None else "exact")
 
     def why_exact(self, counts: Counts) -> str | None:
         """Describe why "auto" visits every zero count; None where it does not.

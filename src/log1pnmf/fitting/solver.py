@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import column_max, column_means, extrapolated, like, on_host
 from log1pnmf.engines.base import Engine, HalfStep, PairSide, RowSolver
-from log1pnmf.model.batch_effects import renewed_effects
+from log1pnmf.model.batch_effects import update_effects
 from log1pnmf.model.batches import LARGEST_EFFECT, Batches
-from log1pnmf.model.constraint import FREE, NON_NEGATIVE, Bounds, Constraint
-from log1pnmf.model.objective import side_residual
-from log1pnmf.model.problem import Likelihood, Problem
+from log1pnmf.model.problem import FREE, NON_NEGATIVE, Bounds, Constraint, Likelihood, Problem
 from log1pnmf.model.zeros import AdaptiveZeros
 
 # ---------- a point, and how far to go beyond each update
@@ -93,8 +91,8 @@ class Iteration:
     factors: Array
     loss: float  # negative log-likelihood, penalty excluded
     objective: float  # loss + penalty: what is minimised, and never rises from one iteration to the next
-    # how much the objective fell, relative to its size; NaN at the start, and where the problem was renewed
-    # and the same point is looked at again
+    # how much the objective fell, relative to its size; NaN at the start, and where the problem was updated
+    # and the same point is evaluated again
     relative_change: float
     # see `log1pnmf.model.objective.kkt_residual`. The part of the side that follows (see `alternate`) is
     # taken before its last update
@@ -114,6 +112,66 @@ class Iteration:
         """Return the same iteration with NumPy arrays, and without what resuming needs."""
         loadings, factors = on_host(self.loadings), on_host(self.factors)
         return replace(self, loadings=loadings, factors=factors, updated=None, previous=None, schedule=None)
+
+
+class History:
+    """Record all iterations in a table.
+
+    Parameters
+    ----------
+    table : dict of str to ndarray, optional
+        Rows to begin with, as `table` returned them.
+    """
+
+    COLUMNS = ("loss", "objective", "log_likelihood", "relative_change", "kkt_residual", "beta", "seconds")
+
+    def __init__(self, table: Mapping[str, np.ndarray] | None = None) -> None:
+        self._rows: list[tuple[Any, ...]] = []
+        if table is not None:
+            names = ("iteration", "likelihood", *self.COLUMNS)
+            self._rows = list(zip(*(table[name].tolist() for name in names), strict=True))
+
+    def __call__(self, iteration: Iteration) -> None:
+        """Add a row."""
+        numbers = {"log_likelihood": -iteration.loss}
+        row = [numbers[name] if name in numbers else getattr(iteration, name) for name in self.COLUMNS]
+        self._rows.append((iteration.index, iteration.likelihood, *row))
+
+    def last_update(self) -> float:
+        """How much the last update of the problem has lowered the objective; 0 where there was none."""
+        change, objective = (2 + self.COLUMNS.index(name) for name in ("relative_change", "objective"))
+        for place in range(len(self._rows) - 1, 0, -1):
+            if math.isnan(self._rows[place][change]):
+                return float(self._rows[place - 1][objective] - self._rows[place][objective])
+        return 0.0
+
+    @classmethod
+    def check(cls, table: Mapping[str, np.ndarray]) -> None:
+        """Refuse what `table` did not give."""
+        kinds = {"iteration": "i", "likelihood": "U", **dict.fromkeys(cls.COLUMNS, "f")}
+        if set(table) != set(kinds):
+            raise ValueError(f"history must have the columns {', '.join(kinds)}")
+        length = table["iteration"].size
+        for name, kind in kinds.items():
+            if table[name].dtype.kind != kind or table[name].shape != (length,) or not length:
+                raise ValueError(f"history.{name} has {table[name].dtype} of shape {table[name].shape}")
+
+    def table(self) -> dict[str, np.ndarray]:
+        """One array per column; ``pandas.DataFrame(table)`` shows them side by side.
+
+        Returns
+        -------
+        dict of str to ndarray
+            iteration, likelihood ("exact", "approximate" or "adaptive": which one the row is about), loss,
+            objective, log_likelihood, relative_change, kkt_residual, beta, seconds.
+        """
+        names = ("iteration", "likelihood", *self.COLUMNS)
+        types = (np.int64, np.str_, *(np.float64 for _ in self.COLUMNS))
+        columns = zip(*self._rows, strict=True) if self._rows else [()] * len(names)
+        return {
+            name: np.array(values, dtype=kind)
+            for name, kind, values in zip(names, types, columns, strict=True)
+        }
 
 
 # ---------- effects of batches as a third block of the solver, beside loadings and factors
@@ -150,10 +208,10 @@ def next_effects(engine: Engine, point: Point, sums: Array | None) -> Array:
     """
     problem, at = engine.problem, (point.loadings, point.factors)
     if not problem.noise.zero_loss_is_mean:
-        return renewed_effects(problem, *at, dispersed=engine.dispersed_sums, n_steps=1)[0].effects
+        return update_effects(problem, *at, dispersed=engine.dispersed_sums, n_steps=1)[0].effects
     means = engine.batch_sums(*at) if sums is None else sums
     near = engine.next_effects(means)
-    return renewed_effects(problem, *at, sums=lambda *_: means)[0].effects if near is None else near
+    return update_effects(problem, *at, sums=lambda *_: means)[0].effects if near is None else near
 
 
 def with_exposure(problem: Problem, **changed: Any) -> Problem:
@@ -312,7 +370,7 @@ def alternate(
     extrapolation: Extrapolation | None = None,
     max_iter: int = 1000,
     after: Iteration | None = None,
-    renewed: bool = False,
+    new_problem: bool = False,
     effects: bool = False,
     residuals: bool = True,
 ) -> Iterator[Iteration]:
@@ -326,21 +384,16 @@ def alternate(
     are accepted. Iteration 0 evaluates the start and updates the factors only. With the coordinate solver
     loadings and factors change roles, as in the paper: first the loadings, then the factors.
 
-    `after`: the iteration to go on from, with the same bits as without the pause; the start has to be its
-    point, and all other parameters are the same.
-
-    `renewed`: the engine's problem is not that of `after`, which is looked at again, under the same index;
-    the extrapolation goes on.
-
-    `effects`: whether to find the effects of batches after the two half-steps, starting from those of the
-    engine's problem; they are extrapolated as well.
+    `after`: the iteration to go on from, with the same bits as without the pause, from its own point.
+    `new_problem`: the engine's problem is not that of `after`, which is evaluated again, under the same
+    index. `effects`: whether effects of batches are updated after the two half-steps, and extrapolated.
     """
     moves = _Moves(engine, constraint, row_solver, effects, *constraint.scales(factors.shape[1]))
     (leader, follower), started = ROLES[row_solver], time.perf_counter()
     batches = engine.problem.batches
     own = batches.effects if effects and batches is not None else None
     good = moves.adopt(Point(loadings, factors, own))
-    look, begin, accepted, beta = after is None or renewed, 0, math.inf, 0.0
+    at_start, begin, accepted, beta = after is None or new_problem, 0, math.inf, 0.0
     updated = point = plain = previous = good
     if after is None:
         point = plain = previous = moves.rescale(good)[0]
@@ -350,16 +403,16 @@ def alternate(
         if extrapolation is not None and after.schedule is not None:
             extrapolation = after.schedule
         begin, updated, previous = after.index, moves.adopt(after.updated), moves.adopt(after.previous)
-        if not renewed:
+        if not new_problem:
             accepted = after.objective
             point, plain, previous, beta = moves.onward(begin, updated, previous, extrapolation)
             begin += 1
     first, restarted, n_shortened = after is None, False, 0
     for index in range(begin, max_iter + 1):
         last = index == max_iter
-        follow = moves.improve(follower, point, look_only=look, with_loss=False)
+        follow = moves.improve(follower, point, evaluate=at_start, leads=False)
         tried = replace(point, **{follower: follow.values})
-        lead = moves.improve(leader, tried, look_only=last, for_effects=True)
+        lead = moves.improve(leader, tried, evaluate=last)
         objective = lead.loss + constraint.cost(tried.loadings, tried.factors) + moves.engine.problem.cost
         if first and math.isnan(objective):
             raise ValueError(
@@ -379,7 +432,7 @@ def alternate(
             updated, n_shortened = moves.between(good, updated), n_shortened + 1
             point = plain = previous = moves.rescale(updated)[0]
             continue
-        if extrapolation is not None and not look:
+        if extrapolation is not None and not at_start:
             extrapolation = extrapolation.accepted()
         updated = replace(tried, **{leader: lead.values})
         if effects and not last:
@@ -391,7 +444,7 @@ def alternate(
             factors=tried.factors,
             loss=lead.loss,
             objective=objective,
-            relative_change=math.nan if look else (accepted - objective) / (abs(objective) or 1.0),
+            relative_change=math.nan if at_start else (accepted - objective) / (abs(objective) or 1.0),
             kkt_residual=moves.residual(point, **steps) if residuals else math.nan,
             beta=beta,
             seconds=time.perf_counter() - started,
@@ -403,7 +456,7 @@ def alternate(
             previous=previous,
             schedule=extrapolation,
         )
-        first = look = restarted = False
+        first = at_start = restarted = False
         accepted, good, n_shortened = objective, tried, 0
         point, plain, previous, beta = moves.onward(index, updated, previous, extrapolation)
 
@@ -412,8 +465,8 @@ def residual_at(engine: Engine, loadings: Array, factors: Array, *, constraint: 
     """KKT residual of a point (`log1pnmf.model.objective.kkt_residual`); both sides are evaluated."""
     scales = constraint.scales(factors.shape[1])
     point, moves = Point(loadings, factors), _Moves(engine, constraint, "newton", False, *scales)
-    looks = {which: moves.improve(which, point, look_only=True) for which in ROLES["newton"]}
-    return moves.residual(point, **looks)
+    steps = {which: moves.improve(which, point, evaluate=True) for which in ROLES["newton"]}
+    return moves.residual(point, **steps)
 
 
 @dataclass(eq=False)
@@ -424,7 +477,7 @@ class _Moves:
     constraint: Constraint
     row_solver: RowSolver
     effects: bool
-    # see `log1pnmf.model.constraint.Constraint.scales`
+    # see `log1pnmf.model.problem.Constraint.scales`
     free: NDArray[np.bool_]
     target: Array
 
@@ -432,35 +485,19 @@ class _Moves:
         adopt = self.engine.adopt
         return replace(pair, loadings=adopt(pair.loadings), factors=adopt(pair.factors, "factors"))
 
-    def improve(
-        self,
-        which: PairSide,
-        at: Point,
-        *,
-        look_only: bool,
-        with_loss: bool = True,
-        for_effects: bool = False,
-    ) -> HalfStep:
+    def improve(self, which: PairSide, at: Point, *, evaluate: bool, leads: bool = True) -> HalfStep:
+        """Take a half-step of one side, or only evaluate the point; the side that leads needs its loss."""
         if self.effects:
             self.engine = engine_at(self.engine, at.effects)
-        engine, problem = self.engine, self.engine.problem
+        engine, problem, bounds = self.engine, self.engine.problem, getattr(self.constraint, which)
         if which == "loadings":
             side, start, design = problem.loadings_side, at.loadings, at.factors
-            bounds = self.constraint.loadings
         else:
             side, start, design = problem.factors_side, at.factors, at.loadings
-            bounds = self.constraint.factors
-        if look_only:
+        if evaluate:
             return HalfStep(start, *engine.evaluate(side, start, design), 0.0, 0)
-        return engine.half_step(
-            side,
-            start,
-            design,
-            bounds=bounds,
-            row_solver=self.row_solver,
-            with_loss=with_loss,
-            with_batch_sums=for_effects and self.effects,
-        )
+        how: dict[str, Any] = {"with_loss": leads, "with_batch_sums": leads and self.effects}
+        return engine.half_step(side, start, design, bounds=bounds, row_solver=self.row_solver, **how)
 
     def residual(self, at: Point, *, loadings: HalfStep, factors: HalfStep) -> float:
         """Return the KKT residual from the half-steps of either side.
@@ -476,7 +513,7 @@ class _Moves:
             if own is None and side.empty is not None:
                 penalty = like(gradient, bounds.penalty)
                 gradient = (gradient + penalty) * like(gradient, ~side.empty[:, None]) - penalty
-            residuals.append(float(side_residual(values, gradient, bounds) if own is None else own))
+            residuals.append(float(bounds.residual(values, gradient) if own is None else own))
         return max(residuals) / (problem.counts.total or 1.0)
 
     def onward(

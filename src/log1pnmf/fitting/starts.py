@@ -25,23 +25,19 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.arrays import on_host
-from log1pnmf._common.checks import Random, check_choice, new_seed
-from log1pnmf._common.progress import Progress
+from log1pnmf._common.checks import Progress, Random, check_choice, new_seed
 from log1pnmf.counts.counts import check_unmasked
 from log1pnmf.engines.base import Engine, Sample
 from log1pnmf.engines.registry import for_parts, make_engine, resolve_engine
-from log1pnmf.model.constraint import FREE, Bounds, Constraint, Structure
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import POISSON
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.noise import POISSON, ShiftedLog
+from log1pnmf.model.problem import FREE, Bounds, Constraint, Problem, Structure
 from log1pnmf.model.zeros import quadratic
 
 from .fit import Fit, arranged, scale_of, scaled
 from .fixed_factors import beside_known, constraint_of, settled, within
-from .runs import Runs, Start
+from .runs import AdaptiveUpdate, Runs, Start, update_of
 from .settings import GIVEN, INITS, Settings
 from .solver import Extrapolation, Iteration, Point, Stopping, alternate, engine_at, finds_effects
-from .updates import AdaptiveUpdate, update_of
 
 # ---------- where a fit starts
 
@@ -608,7 +604,7 @@ class _Racer:
             extrapolation=Extrapolation(),
             max_iter=n_iterations,
             after=before,
-            renewed=before is not None,
+            new_problem=before is not None,
             effects=self.effects,
             residuals=False,
         ):

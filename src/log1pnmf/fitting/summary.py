@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_choice, check_number, plural
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import as_counts
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import ShiftedLog
 
 from .fit import Fit, c_name, evenness, factor_shares, sample_shares
 from .ranking import ranking_of
@@ -134,23 +134,23 @@ def summarize(fit: Fit, *, n_top: int = 8) -> str:
 
 
 def levelled(history: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Take the steps out of the objective that it makes where the problem is renewed.
+    """Take the steps out of the objective that it makes where the problem is updated.
 
     A renewal looks at the point of the row before it once more, so the step is known; all that was before is
     moved by it. The end is as it is. What a renewal of dispersions or other parameters gains in
-    log-likelihood is no such step and stays; what their renewed prior costs is one, and what other zeros that
+    log-likelihood is no such step and stays; what their updated prior costs is one, and what other zeros that
     are visited change.
     """
     objective, loss = (np.asarray(history[name], dtype=np.float64) for name in ("objective", "loss"))
-    renewed = np.isnan(np.asarray(history["relative_change"], dtype=np.float64))
-    renewed[:1] = False  # the start
+    updated = np.isnan(np.asarray(history["relative_change"], dtype=np.float64))
+    updated[:1] = False  # the start
     step, gain = (np.diff(one, prepend=one[:1]) for one in (objective, loss))
     exact = np.asarray(history["likelihood"]) == "exact"
     of_zeros = np.abs(step - gain) <= ROUNDING * np.abs(objective)  # of parameters, it changes their cost
     of_zeros &= ~(exact & np.roll(exact, 1))
     step -= np.where(of_zeros, 0.0, np.minimum(gain, 0.0))
-    steps = np.where(renewed, step, 0.0).cumsum()
-    return ~renewed, (objective + (steps[-1] - steps))[~renewed]
+    steps = np.where(updated, step, 0.0).cumsum()
+    return ~updated, (objective + (steps[-1] - steps))[~updated]
 
 
 def gained_lately(fit: Fit, most: int = 10) -> str | None:

@@ -37,7 +37,7 @@ LEVEL_ERROR, SHORT_STEP = 1e-9, 0.3
 """Effects whose levels are off, or that are far from their optimum, need more than one Newton step."""
 
 
-def renewed_effects(
+def update_effects(
     model: Problem,
     loadings: Array,
     factors: Array,

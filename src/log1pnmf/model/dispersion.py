@@ -2,7 +2,7 @@
 
 A feature says little about its own dispersion when its counts are few. So ``theta = log(phi)`` has a prior, a
 normal law around a smooth function of the feature's mean count (`log1pnmf.model.noise`). With the prior held
-fixed, `renewed` never raises
+fixed, `update_dispersions` never raises
 
     ``negative log-likelihood + sum over features of ((theta - centre) / spread)**2 / 2 - correction``,
 
@@ -50,7 +50,7 @@ without it to 7 to 34%, with all the freedom to 4 to 22%."""
 LONGEST_STEP, PRECISION, MOST_STEPS = 4.0, 1e-4, 50
 
 
-def renewed(
+def update_dispersions(
     model: Problem,
     loadings: Array,
     factors: Array,

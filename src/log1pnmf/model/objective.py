@@ -8,19 +8,16 @@ puts it back, so that the sum of losses + constant is the full negative log-like
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from log1pnmf._common.arrays import column_sums, like
 from log1pnmf.counts.compress import SparseRows, dense_blocks
 from log1pnmf.counts.counts import Counts
 
-from .constraint import FREE, Bounds, Constraint
-from .link import ShiftedLog
-from .noise import POISSON, Noise
-from .problem import Problem
+from .noise import POISSON, Noise, ShiftedLog
+from .problem import FREE, Constraint, Problem
 from .zeros import AdaptiveZeros, EntryZeros, Quadratic
 
 # ---------- the objective in plain NumPy; every engine is tested against it
@@ -103,26 +100,15 @@ def _float(x: ArrayLike) -> Array:
 
 
 def log_likelihood(
-    counts: Counts, loadings: Array, factors: Array, link: ShiftedLog, size_factors: Array
-) -> float:
-    """Full Poisson log-likelihood, exactly."""
-    problem = Problem(counts, size_factors, link)
-    return -negative_log_likelihood(problem, loadings, factors / link.alpha)
-
-
-def approximate_log_likelihood(
     counts: Counts,
     loadings: Array,
     factors: Array,
     link: ShiftedLog,
     size_factors: Array,
     *,
-    zeros: Quadratic,
+    zeros: Quadratic | None = None,
 ) -> float:
-    """Full Poisson log-likelihood with ``expm1(eta)`` replaced by `zeros` at zero counts.
-
-    Parameters as in `log_likelihood`; costs O(nnz K + (n + m) K^2).
-    """
+    """Full Poisson log-likelihood; exact, or with `zeros` in place of ``expm1(eta)`` at zero counts."""
     problem = Problem(counts, size_factors, link, zeros)
     return -negative_log_likelihood(problem, loadings, factors / link.alpha)
 
@@ -248,16 +234,6 @@ def kkt_residual(
     ``(L_k * a, F_k / a)`` as long as neither penalty nor bound fixes the scale, and dividing by the total
     makes it independent of the amount of data. A column that is zero throughout does not count.
     """
-    by_loadings = side_residual(loadings, gradient_loadings, constraint.loadings)
-    by_factors = side_residual(factors, gradient_factors, constraint.factors)
+    by_loadings = constraint.loadings.residual(loadings, gradient_loadings)
+    by_factors = constraint.factors.residual(factors, gradient_factors)
     return max(float(by_loadings), float(by_factors)) / (total if total > 0 else 1.0)
-
-
-def side_residual(values: Array, gradient: Array, bounds: Bounds) -> Any:
-    """Return the part of one side of `kkt_residual`, not divided by the total, where the arrays live."""
-    lower, upper, penalty = (like(values, one) for one in (bounds.lower, bounds.upper, bounds.penalty))
-    gradient = gradient + penalty
-    projected = gradient - gradient.clip(min=0.0) * (values <= lower)
-    if np.isfinite(bounds.upper).any():
-        projected = projected - projected.clip(max=0.0) * (values >= upper)
-    return column_sums(abs(projected)) @ (column_sums(values) / values.shape[0])

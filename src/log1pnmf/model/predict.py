@@ -13,8 +13,7 @@ from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts, stirling
 
 from .batches import Batches
-from .link import ShiftedLog
-from .noise import NegativeBinomial, excess_constant
+from .noise import NegativeBinomial, ShiftedLog, excess_constant
 
 Array = NDArray[np.float64]
 

@@ -14,8 +14,7 @@ from scipy import sparse
 
 from log1pnmf._common.checks import check_number, check_whole, one_for_each
 
-from .link import ShiftedLog
-from .noise import NegativeBinomial
+from .noise import NegativeBinomial, ShiftedLog
 
 __all__ = ["MIXTURES", "Mixture", "Simulated", "Simulation", "mixture_for", "simulate"]
 

@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 
 from log1pnmf.counts.compress import dense_blocks
 
-from .constraint import FREE, NON_NEGATIVE, Bounds, Constraint
 from .noise import NegativeBinomial
 from .objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
-from .problem import Problem
+from .problem import FREE, NON_NEGATIVE, Bounds, Constraint, Problem
 from .zeros import AdaptiveZeros, Zeros
 
 Array = NDArray[np.float64]
@@ -53,7 +52,7 @@ LEVEL_STEPS = 30
 
 
 @dataclass(frozen=True, eq=False)
-class Resized:
+class SizeUpdate:
     """Size factors, loadings and factors that go with them, and how much lower the objective is."""
 
     size_factors: Array
@@ -79,7 +78,7 @@ class _Step:
 
 def resized(
     problem: Problem, loadings: Array, factors: Array, *, bounds: Bounds = NON_NEGATIVE, free: bool = False
-) -> Resized:
+) -> SizeUpdate:
     """Improve size factors and loadings together, by a step that does not raise the objective."""
     prior, before = problem.size_prior, problem.size_factors
     assert prior is not None
@@ -110,11 +109,13 @@ def resized(
         at = moved(whole * parts, np.log(sizes / before))
         gain = float(np.sum(step.value - values(sizes, at)))
         if gain > 0.0:
-            return Resized(sizes, at, factors, gain)
-    return Resized(before, loadings, factors, 0.0)
+            return SizeUpdate(sizes, at, factors, gain)
+    return SizeUpdate(before, loadings, factors, 0.0)
 
 
-def levelled(problem: Problem, loadings: Array, factors: Array, constraint: Constraint = FREE) -> Resized:
+def update_size_factors(
+    problem: Problem, loadings: Array, factors: Array, constraint: Constraint = FREE
+) -> SizeUpdate:
     """Move the sizes of all samples of a programme along with its rates, and then as `resized` does.
 
     Samples that have one programme alone fit as well with half the sizes and twice the rates. So the prior

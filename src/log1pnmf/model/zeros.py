@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_choice
 from log1pnmf.counts.compress import Pattern
 
-from .link import ShiftedLog
+from .noise import ShiftedLog
 
 # ---------- quadratics that replace expm1 at zero counts, so that a fit costs only its non-zeros
 

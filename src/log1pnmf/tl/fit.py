@@ -14,7 +14,7 @@ from log1pnmf.counts.counts import holds_counts
 from log1pnmf.counts.features import shared_features
 from log1pnmf.fitting.anndata import as_fit, fit_from, is_annotated, symbols_of
 from log1pnmf.fitting.fit import SWEEP, Keys, sweep_key
-from log1pnmf.fitting.fit_counts import Request, run_request
+from log1pnmf.fitting.fit_counts import checked, fit_counts
 from log1pnmf.fitting.new_features import extend_features as extend_fit
 from log1pnmf.fitting.new_samples import of_features, project
 
@@ -323,7 +323,7 @@ def log1p_nmf(
     """
     check_anndata(adata)
     keys = Keys(key_added)
-    request = Request.of(
+    settings, given = checked(
         n_components=n_components,
         c=c,
         random_state=random_state,
@@ -334,7 +334,7 @@ def log1p_nmf(
     layer = raw_layer(layer, use_raw)
     adata = target(adata, copy)
     chosen = read_counts(adata, layer, chosen_features(adata, mask_var, layer))
-    fit = run_request(request, chosen.counts)
+    fit = fit_counts(chosen.counts, settings, **given)
     write_fit(adata, keys, fit, chosen)
     if std:
         adata.obsm[keys.std] = loading_errors(fit, chosen.counts)

@@ -68,6 +68,8 @@ def check_anndata(adata: Any) -> None:
     if not isinstance(adata, anndata.AnnData):
         if isinstance(adata, str | os.PathLike):
             advice = "read the file first, with anndata.read_h5ad(path)"
+        elif hasattr(adata, "mod"):  # MuData
+            advice = f"pass one of its modalities, such as mdata[{next(iter(adata.mod), 'rna')!r}]"
         else:
             advice = "for matrices use log1pnmf.Log1pNMF"
         raise TypeError(f"adata must be an AnnData object, got {type(adata).__name__}; {advice}")

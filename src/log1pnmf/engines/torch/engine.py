@@ -15,10 +15,9 @@ from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine, HalfStep, PairSide, RowSolver
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.dispersion import MeanSpectrum
 from log1pnmf.model.noise import NegativeBinomial
-from log1pnmf.model.problem import Problem, Side
+from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
 from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey, surveyed_every
 
 from .kernels import width

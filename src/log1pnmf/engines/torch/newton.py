@@ -28,7 +28,7 @@ class Solved(NamedTuple):
     """Improved rows, the gradient where they were, and sums over rows.
 
     columns: column sums of the rows, and those of their projected gradients, as in
-    `log1pnmf.model.objective.side_residual`; on the host, shape (2, K). loss: where they were. decrease:
+    `log1pnmf.model.problem.Bounds.residual`; on the host, shape (2, K). loss: where they were. decrease:
     predicted. n_rejected: rows whose full step was refused.
     """
 

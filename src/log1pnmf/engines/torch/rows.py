@@ -21,8 +21,7 @@ from scipy import sparse
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern, SparseRows, row_blocks
 from log1pnmf.counts.counts import Counts, Tally
-from log1pnmf.model.link import LARGEST_ETA
-from log1pnmf.model.noise import NegativeBinomial
+from log1pnmf.model.noise import LARGEST_ETA, NegativeBinomial
 from log1pnmf.model.problem import Side
 
 # ---------- counts whose entries are tensors

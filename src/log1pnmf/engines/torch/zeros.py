@@ -15,7 +15,7 @@ import torch
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern
-from log1pnmf.model.link import LARGEST_ETA
+from log1pnmf.model.noise import LARGEST_ETA
 from log1pnmf.model.zeros import (
     FLATTEST,
     LARGEST_BEND,
