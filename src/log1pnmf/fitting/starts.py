@@ -479,7 +479,7 @@ PER_FACTOR, MOST_RACED = 300, 5000
 """Samples on which starts are raced, for each factor and in all; others get loadings afterwards."""
 FEWEST = 1e-3
 """Share of these samples in which a feature has counts at least, if it is to take part."""
-SMALL = 500_000
+SMALL = 1_000_000
 """Non-zeros up to which iterations are cheap."""
 ALONE, AGAIN = (20, 30), (16, 25)
 """Iterations from each start, and from each move; more where they are cheap."""
