@@ -519,9 +519,10 @@ def _determined(fit: Fit, counts: Counts, sizes: Array, max_samples: int | None,
             half = fit_counts(Counts.from_any(table[chosen]), settings, **given, n_jobs=n_jobs)
             labels = None if batch is None else np.asarray(batch)[others]
             other = replace(own, factors=half.factors)
+            counts = Counts.from_any(table[others])
             found = project(
-                other, Counts.from_any(table[others]), sizes[rows][others], batch=labels, n_jobs=n_jobs
-            )
+                other, counts, sizes[rows][others], batch=labels, prior=0.0, n_jobs=n_jobs
+            ).loadings
         shares.append(np.maximum(match_factors(own.loadings[others], found).similarity, 0.0) ** 2)
     return np.asarray(np.mean(shares, axis=0))
 
