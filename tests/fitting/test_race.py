@@ -223,17 +223,10 @@ def test_starts_that_agree_end_the_race(monkeypatch):
     raced(engine_for(math.inf, TWO_BLOCKS), 2)
     assert n_raced == [ALONE, ALONE]
     n_raced.clear()
-    monkeypatch.setattr(race_module, "SAME", 2.0)
+    monkeypatch.setattr(race_module, "AGREED", -1.0)
     raced(engine_for(math.inf, TWO_BLOCKS), 2)
     assert n_raced[:2] == [ALONE, ALONE]
     assert set(n_raced[2:]) == {race_module.AGAIN[1]}
-
-
-def test_the_same_factors_in_another_order_and_scale():
-    factors = np.random.default_rng(0).gamma(0.5, size=(50, 4))
-    assert race_module.same_factors(factors, factors[:, [2, 0, 3, 1]] * [1.0, 5.0, 0.1, 3.0])
-    assert not race_module.same_factors(factors, np.c_[factors[:, :3], factors[:, 0]])
-    assert not race_module.same_factors(factors, np.c_[factors[:, :3], np.ones(50)])
 
 
 def test_a_start_ends_where_it_has_settled(monkeypatch):

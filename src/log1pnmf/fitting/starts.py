@@ -4,7 +4,7 @@ Which optimum is found depends on the start. No start has an entry from which th
 and columns without counts are zero, and no two columns are alike.
 
 "auto" makes a few iterations from two starts at sparse cost, the non-negative SVD and a random one. Where
-both have the same factors, there is no more to find. Otherwise moves follow from the better one: a move
+both reach the same objective, there is no more to find. Otherwise moves follow from the better one: a move
 puts random factors in the place of some, and iterates, so that what two factors shared can be told by one,
 and what one had mixed by two; the better of both is kept (`studies.starts`). Below c = 1 starts differ
 little and iterations are dear: it is the SVD.
@@ -489,8 +489,8 @@ MOST_MOVES, MOST_FAILED = (6, 24), (3, 8)
 """Moves from the best start, and moves in a row without a gain after which there are no more; likewise."""
 WORTHWHILE = 1e-4
 """Gain of a move, relative to the objective, from which on it encourages further ones."""
-SAME = 0.9
-"""Least correlation of matched factors from which on two starts lead to the same optimum."""
+AGREED = 3e-5
+"""How near two objectives are, relative to them, if both starts lead to the same optimum."""
 DRIFT = 3e-4
 """How far a move may lead back, relative to the objective: few iterations do not tell small gains."""
 FIRST_LOOK = 3
@@ -535,9 +535,10 @@ def race(
             if bar is not None:
                 bar.describe(f"{label} ({len(ends) + 1} of {len(names)})")
             ends.append(racer.advance(initialize(racer.engine, K, name, rng), ALONE[small]))
-        best = min(range(len(ends)), key=lambda one: ends[one][1])
+        reached = [objective for _, objective in ends]
+        best = int(np.argmin(reached))
         pair = ends[best][0]
-        if not same_factors(*(end.factors for end, _ in ends)):
+        if max(reached) - min(reached) > AGREED * abs(min(reached)):
             pair = racer.moved(*ends[best], rng, small=small)
     if not whole:
         everyone = make(replace(exact, zeros=quadratic(problem.link)))
@@ -546,15 +547,6 @@ def race(
         pair = spread(everyone, _settling(everyone), Point(pair.loadings, factors), FREE).on_host()
     ordered = arranged(pair.loadings, pair.factors)  # with a penalty, the first factor is the one without
     return Point(*adapt_start(problem, *ordered, rng)), names[best]
-
-
-def same_factors(one: Array, other: Array) -> bool:
-    """Return whether every factor has its own match among those of another start."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        correlations = np.corrcoef(one.T, other.T)[: one.shape[1], one.shape[1] :]
-    correlations = np.nan_to_num(correlations)
-    matched = scipy.optimize.linear_sum_assignment(correlations, maximize=True)
-    return float(correlations[matched].min()) >= SAME
 
 
 class _Racer:
