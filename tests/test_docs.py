@@ -135,7 +135,7 @@ def prepared(page: str) -> dict:
         if not has_card():
             pytest.skip("needs a CUDA GPU")
         given["Y"] = np.eye(16) + 1.0
-    if page in ("docs/how-to-r.md", "docs/markers.md"):
+    if page in ("docs/how-to-r.md", "docs/how-to/diagnostics.md", "docs/markers.md"):
         options = {"n_components": 3, "likelihood": "adaptive", "tol": 1e-4, "random_state": 0}
         given["model"] = lp.Log1pNMF(**options).fit(counts)
     if page == "docs/how-to-r.md":
