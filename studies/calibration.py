@@ -5,7 +5,7 @@
     python -m studies.calibration fits      # factors fitted to noise; features planted among real data
     python -m studies.calibration mcf7      # markers of MCF-7 against differential expression
 
-These are the tables of docs/markers.md; `--quick` takes a tenth of the simulations.
+These are the tables of docs/results/tests.md; `--quick` takes a tenth of the simulations.
 
 Simulated are a baseline and two further factors. A third of the features is the same in all samples, a third
 rises with factor 1 only, a third with factor 2. Tested is factor 2, with the true loadings.

@@ -1,6 +1,6 @@
 """What moves the level of tests of markers where counts are overdispersed and loadings are estimated?
 
-python -m studies.calibration_causes     # a table of docs/markers.md
+python -m studies.calibration_causes     # why these rates move
 
 The factors are fitted to half of the samples, with negative binomial noise. The tests are of the other half,
 with errors of the model and loadings of several kinds: what changes from one kind to the next is its cause.

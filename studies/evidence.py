@@ -1,6 +1,6 @@
 """Does `evidence` tell true factors from superfluous ones?
 
-    python -m studies.evidence      # the tables of docs/choosing.md; about five CPU minutes
+    python -m studies.evidence      # the tables of docs/how-to/evidence.md; about five CPU minutes
 
 Simulated are 160 x 120 counts of four factors, which are fitted with six and matched by their loadings. A
 fitted factor is a true one if it correlates by more than 0.8 with its match; the two that are left over are

@@ -1,6 +1,6 @@
 """Do intervals from the standard errors of loadings hold the true loadings?
 
-    python -m studies.loading_errors      # the table of docs/usage.md; seconds
+    python -m studies.loading_errors      # the table of docs/results/tests.md; seconds
 
 Simulated are samples of known factors: some loadings are zero. Intervals are loading plus and minus 1.96
 errors, and for those at zero up to 1.96 errors. The last column is for factors that were fitted to the same

@@ -1,6 +1,6 @@
 """Which order of features shows what a factor is? Compared on data with labels.
 
-    python -m studies.rankings         # the table of docs/markers.md; about two CPU minutes
+    python -m studies.rankings         # the table of docs/results/tests.md; about two CPU minutes
 
 A label belongs to the factor whose mean loading in it most exceeds that in the other labels. Counted are,
 among the first 20 features of that factor: features that the *other* samples of the data, which were not

@@ -1,6 +1,6 @@
 """Is a difference of loadings between groups of donors found as often by chance as it should be?
 
-    python -m studies.usage --jobs 16                    # both tables of docs/usage.md; 30 CPU minutes
+    python -m studies.usage --jobs 16                    # tables of docs/results/tests.md; 30 CPU minutes
     python -m studies.usage --tables counts --runs 50    # one of them, with fewer simulations
 
 Table "counts" begins with counts, drawn without the package. Donors differ in their mean loadings, cells

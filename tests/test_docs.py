@@ -40,7 +40,7 @@ PAGES = [README, *DOCS]
 TUTORIALS = [page for page in DOCS if page.parent.name == "tutorials" and page.stem != "index"]
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "studies" / "paper" / "RESULTS.md"]
 
-SMALLER = {"docs/gallery.md": (16, 12), "docs/how-to/choose-k.md": (24, 6), "docs/report.md": (8, 3)}
+SMALLER = {"docs/gallery.md": (16, 12), "docs/report.md": (8, 3)}
 """Every so many-th cell and gene of the bundled data: enough where no output is shown."""
 
 FEWER = {"n_folds": 2, "n_seeds": 2, "init": "random", "max_iter": 20}
@@ -135,10 +135,9 @@ def prepared(page: str) -> dict:
         if not has_card():
             pytest.skip("needs a CUDA GPU")
         given["Y"] = np.eye(16) + 1.0
-    if page in ("docs/how-to-r.md", "docs/choosing.md", "docs/markers.md"):
+    if page in ("docs/how-to-r.md", "docs/how-to/diagnostics.md", "docs/markers.md"):
         options = {"n_components": 3, "likelihood": "adaptive", "tol": 1e-4, "random_state": 0}
-        given["model"] = given["fit_c1"] = lp.Log1pNMF(**options).fit(counts)
-        given["fit_inf"] = lp.Log1pNMF(c=np.inf, **options).fit(counts)
+        given["model"] = lp.Log1pNMF(**options).fit(counts)
     if page == "docs/how-to-r.md":
         cells, genes = [f"cell{i}" for i in range(60)], [f"gene{j}" for j in range(40)]
         given |= {"fit": given["model"].fit_, "cells": cells, "genes": genes}

@@ -215,7 +215,7 @@ def evidence(
 ) -> Evidence:
     """Measure for each factor what the fit loses without it, and how often it comes back.
 
-    docs/choosing.md explains the columns, and what this costs.
+    docs/how-to/evidence.md explains the columns, and what this costs.
 
     Parameters
     ----------
