@@ -221,7 +221,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return markers(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
 
     def usage(self, groups: Any, replicate: Any = None, **options: Any) -> Usage:
-        """Compare the mean loadings of groups of training samples, on the level of replicates."""
+        """Compare mean loadings of groups of training samples (or `loadings=`), replicate by replicate."""
         check_is_fitted(self)
         return usage(self.fit_, groups, replicate=replicate, **options)
 
@@ -378,10 +378,10 @@ class Log1pNMF(FittedModel):
     Examples
     --------
     >>> from log1pnmf.datasets import pancreas
-    >>> counts = pancreas().counts[:200]
+    >>> counts = pancreas().counts[:100, :300]
     >>> model = Log1pNMF(n_components=3, c=1.0).fit(counts)
     >>> model.components_.shape, model.transform(counts[:5]).shape
-    ((3, 2425), (5, 3))
+    ((3, 300), (5, 3))
     >>> model.loadings_.max(axis=0)
     array([1., 1., 1.])
     """

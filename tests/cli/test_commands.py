@@ -14,7 +14,7 @@ from log1pnmf.cli.exchange import read_r_list
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import read_table
 
-QUICK = ["--set", "tol=1e-4", "--jobs", "1"]
+QUICK = ["--set", "tol=1e-4", "--set", "init=nndsvd", "--jobs", "1"]
 
 
 def rows(path, delimiter=","):
@@ -312,6 +312,7 @@ def test_usage_by_a_number(call, tmp_path):
     """A column of numbers has a slope; its values can be groups, too."""
     adata = anndata.AnnData(np.random.default_rng(0).poisson(3.0, (48, 6)).astype(np.float32))
     adata.obs["donor"] = np.repeat([f"d{i}" for i in range(8)], 6)
+    adata.obs["kind"] = np.tile(["T", "B"], 24)
     adata.obs["age"] = np.repeat([31.0, 45.0, np.nan, 23.0, 67.0, 39.0, 45.0, 31.0], 6)
     adata.write_h5ad(tmp_path / "a.h5ad")
     options = ("-k", 2, "--set", "tol=1e-3", "--no-report", "-o", tmp_path / "out")
@@ -322,6 +323,11 @@ def test_usage_by_a_number(call, tmp_path):
     found = call(*by_age, "--json").json
     assert found["group"] == ["age"] * 2
     assert len(found["slope"]) == 2
+    assert set(call(*by_age, "--relative-to", "none", "--json").json["relative_to"]) == {""}
+    within = call(*by_age, "--within", "kind", "--interaction", "--relative-to", "k0", "--json").json
+    assert (set(within["within"]), set(within["relative_to"])) == ({"B", "T"}, {"k0"})
+    assert "T: age" in (told := call(*by_age, "--within", "kind")).err + told.out
+    assert "--interaction needs --within" in call(*by_age, "--interaction").err
     groups = call(*by_age, "--as-groups", "--json").json
     assert sorted(set(groups["group"])) == ["31.0", "39.0", "45.0", "67.0"]
 

@@ -86,13 +86,12 @@ def test_moves_never_lose():
 
 
 @pytest.mark.parametrize("c", [1e-6, 1.0, math.inf])
-@pytest.mark.parametrize("k", [1, 5, 55])
+@pytest.mark.parametrize("k", [1, 5, 22])
 def test_the_start_is_usable(c, k):
-    engine = engine_for(c)
+    engine = engine_for(c, Y[:25, :20])
     pair, name = raced(engine, k)
     loadings, factors = pair.loadings, pair.factors
-    assert loadings.shape == (60, k)
-    assert factors.shape == (50, k)
+    assert (loadings.shape, factors.shape) == ((25, k), (20, k))
     assert not loadings[4].any()
     assert not factors[7].any()
     assert min(loadings.min(), factors.min()) >= 0.0

@@ -11,7 +11,7 @@ import log1pnmf as lp
 from log1pnmf import Log1pNMF
 from log1pnmf.fitting.fit import Keys
 
-FAST = {"tol": 1e-4, "n_jobs": 1}
+FAST = {"tol": 1e-4, "n_jobs": 1, "init": "nndsvd"}
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 import log1pnmf as lp
 from log1pnmf import Log1pNMF
 
-FAST = {"tol": 1e-4, "n_jobs": 1}
+FAST = {"tol": 1e-4, "n_jobs": 1, "init": "nndsvd"}
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +22,9 @@ def fitted(cells):
     adata.var["even"] = np.arange(adata.n_vars) % 2 == 0
     lp.tl.log1p_nmf(adata, 3, mask_var="even", likelihood="taylor", **FAST)
     start = np.random.default_rng(0)
-    given = {
-        "init": (start.uniform(0.1, 1, (adata.n_obs, 2)), start.uniform(0.1, 1, (adata.n_vars, 2))),
-        "size_factors": start.uniform(0.5, 2, adata.n_obs),
-    }
-    lp.tl.log1p_nmf(adata, 2, c=np.inf, key_added="given", random_state=None, **given, **FAST)
+    own = (start.uniform(0.1, 1, (adata.n_obs, 2)), start.uniform(0.1, 1, (adata.n_vars, 2)))
+    given = FAST | {"init": own, "size_factors": start.uniform(0.5, 2, adata.n_obs)}
+    lp.tl.log1p_nmf(adata, 2, c=np.inf, key_added="given", random_state=None, **given)
     lp.tl.sweep(adata, 2, [np.inf], **FAST)
     return adata
 

@@ -93,7 +93,7 @@ def heldout_log_likelihood(
     >>> from log1pnmf import fit_log1p_nmf
     >>> from log1pnmf.counts import split_counts, training_size_factors
     >>> from log1pnmf.datasets import pancreas
-    >>> train, test = split_counts(pancreas().counts[:200], 0.1, random_state=0)
+    >>> train, test = split_counts(pancreas().counts[:100, :300], 0.1, random_state=0)
     >>> sizes = training_size_factors(train, 0.1)
     >>> few, more = (fit_log1p_nmf(train, K, size_factors=sizes) for K in (1, 3))
     >>> bool(heldout_log_likelihood(more, train, test).sum() > heldout_log_likelihood(few, train, test).sum())

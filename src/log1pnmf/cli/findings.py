@@ -98,6 +98,21 @@ def usage(
         str | None,
         common.data(metavar="GROUP", help="Group to compare the others with.", show_default="the first"),
     ] = None,
+    within: Annotated[
+        str | None,
+        common.data(metavar="COLUMN", help="Compare within each label of this column, such as cell types."),
+    ] = None,
+    interaction: Annotated[
+        bool,
+        common.data("--interaction", help="With --within: test how differences deviate from the others."),
+    ] = False,
+    relative_to: Annotated[
+        str,
+        common.data(
+            metavar="FACTORS",
+            help="Factors (with commas) that changes are relative to; none: loadings as they are.",
+        ),
+    ] = "auto",
     covariate: Annotated[
         list[str] | None, common.data(metavar="COLUMN", help="Covariate to adjust for; can be repeated.")
     ] = None,
@@ -117,6 +132,10 @@ def usage(
     check_table(output, force=force)
     if replicate is not None and samples_are_replicates:
         raise typer.BadParameter("--replicate and --samples-are-replicates contradict each other; choose one")
+    if interaction and within is None:
+        raise typer.BadParameter(
+            "--interaction needs --within, the column with the cell type (part) of samples"
+        )
     folder = RunFolder.open(run)
     fit = folder.fit(c)
     donors: Any = True if samples_are_replicates else None if replicate is None else folder.labels(replicate)
@@ -127,6 +146,9 @@ def usage(
             _numbers(folder.labels(groupby)),
             replicate=donors,
             reference=reference,
+            within=None if within is None else folder.labels(within),
+            interaction=interaction,
+            relative_to={"auto": "auto", "none": None}.get(relative_to, relative_to.split(",")),
             covariates={name: _numbers(folder.labels(name)) for name in covariate or ()} or None,
             numeric=False if as_groups else None,
         )
@@ -136,7 +158,7 @@ def usage(
     table = found.table()
     if found.reference is None:
         table["group"][:] = groupby
-    _show(found, table, groupby, screen)
+    _show(found, dict(table), groupby, screen)
     screen.table(table, output, force=force)
     return 0
 
@@ -153,6 +175,8 @@ def _show(found: Usage, table: dict[str, Any], groupby: str, screen: Screen) -> 
     if screen.json:
         return
     units = "replicates" if found.replicated else "samples"
+    if found.within is not None:
+        table["group"] = table["within"] + ": " + table["group"]
     against = f"slope on {groupby}" if found.reference is None else f"difference to {found.reference}"
     screen.say((f"{against}, {len(found.means):,} {units}", "bold"))
     what, digits = ("slope", ".3g") if found.reference is None else ("difference", ".3f")
@@ -161,6 +185,11 @@ def _show(found: Usage, table: dict[str, Any], groupby: str, screen: Screen) -> 
     for factor, group, value, low, high, adjusted in zip(*(table[name] for name in columns), strict=True):
         interval = f"{low:{digits}} to {high:{digits}}"
         screen.say(f"{factor:>10}  {group:<16}{value:>10{digits}}  {interval:<18}{adjusted:>10.2g}")
+    stable = dict.fromkeys(", ".join(names) for names in found.relative_to if names)
+    if stable:
+        screen.say(
+            f"relative to {' or '.join(stable) if len(stable) < 4 else 'factors that keep their share'}"
+        )
 
 
 MOST_LABELS = 8

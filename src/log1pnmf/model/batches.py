@@ -71,6 +71,7 @@ class Batches:
         """Make batches of a label for every sample, without effects so far; numbered as they appear."""
         labels = batch_labels(given, shape[0])
         names = tuple(dict.fromkeys(labels))
+        _check_batches(given, labels)
         number = {name: place for place, name in enumerate(names)}
         own = np.array([number[name] for name in labels], dtype=np.int32)
         return cls(own, np.ones((len(names), shape[1])), strength, names, by_counts)
@@ -209,6 +210,21 @@ def batch_labels(given: Any, n_samples: int) -> list[str]:
             f"{missing[0]}); drop these samples, or call them a batch of their own"
         )
     return [str(value) for value in values]
+
+
+def _check_batches(given: Any, labels: list[str]) -> None:
+    """Refuse a continuous column: fractions with several values, or numbers that hardly ever come twice."""
+    values = np.asarray(given)
+    if values.dtype == object and all(isinstance(value, int | float | np.number) for value in values):
+        values = values.astype(np.float64)
+    n_different = len(set(labels))
+    fractions = values.dtype.kind == "f" and bool((values != np.rint(values)).any())
+    if values.dtype.kind in "iuf" and n_different > (5 if fractions else max(5, len(labels) / 2)):
+        raise ValueError(
+            f"batch must be labels, got numbers with {n_different} values in {len(labels)} samples; "
+            "cut them into ranges, for instance with pandas.qcut(values, 4), or convert them to text if they "
+            "are labels"
+        )
 
 
 def _is_nan(value: object) -> bool:

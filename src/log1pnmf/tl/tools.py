@@ -112,10 +112,10 @@ def log1p_nmf(
     --------
     >>> import anndata
     >>> from log1pnmf.datasets import pancreas
-    >>> adata = anndata.AnnData(pancreas().counts[:100])
+    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
     >>> log1p_nmf(adata, 3, c=1.0)
     >>> adata.obsm["X_log1p_nmf"].shape, adata.varm["log1p_nmf"].shape
-    ((100, 3), (2425, 3))
+    ((100, 3), (300, 3))
     """
     check_anndata(adata)
     keys = Keys(key_added)
@@ -250,7 +250,7 @@ def transform(
     >>> import anndata
     >>> from log1pnmf.datasets import pancreas
     >>> from log1pnmf.tl import log1p_nmf
-    >>> cells = anndata.AnnData(pancreas().counts[:150])
+    >>> cells = anndata.AnnData(pancreas().counts[:150, :300])
     >>> old, new = cells[:100].copy(), cells[100:].copy()
     >>> log1p_nmf(old, 3)
     >>> transform(new, old)
@@ -298,7 +298,7 @@ def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
     >>> import anndata
     >>> from log1pnmf.datasets import pancreas
     >>> from log1pnmf.tl import log1p_nmf
-    >>> adata = anndata.AnnData(pancreas().counts[:100])
+    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
     >>> log1p_nmf(adata, 3)
     >>> rename_factors(adata, {"k1": "acinar"})
     >>> adata.uns["log1p_nmf"]["factor_names"].tolist()
@@ -333,6 +333,7 @@ def markers(
     max_samples: int | None = None,
     copy: bool = False,
     n_jobs: int | None = None,
+    verbose: int | None = None,
 ) -> Any:
     """Test which features rise with each factor; store the table.
 
@@ -344,7 +345,7 @@ def markers(
         Name of the fit, if `key_added` was given.
     layer : str, optional
         Layer with the counts; by default that of the fit.
-    errors, split
+    errors, split, verbose
         As in `log1pnmf.analysis.markers`.
     n_top : int or None
         Number of features in the table for each factor: the first of those that rise significantly. None
@@ -365,15 +366,15 @@ def markers(
     -----
     The result is ``uns["log1p_nmf_markers"]`` (``uns[key + "_markers"]``), a dictionary with `table`, a data
     frame with the columns of `log1pnmf.analysis.Markers.table`; `tested`, effects and p-values of all
-    features, which `log1pnmf.pl.volcano` draws; and `c`, `errors`, `split`, `reliability`, `n_samples`,
-    `n_rising` and `factor_names`. The report uses it.
+    features, which `log1pnmf.pl.volcano` draws; and `c`, `errors`, `split`, `reliability`, `determined`,
+    `unmoved`, `n_samples`, `n_rising` and `factor_names`. The report uses it.
 
     Examples
     --------
     >>> import anndata
     >>> from log1pnmf.datasets import pancreas
     >>> from log1pnmf.tl import log1p_nmf
-    >>> adata = anndata.AnnData(pancreas().counts[:100])
+    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
     >>> log1p_nmf(adata, 3)
     >>> markers(adata, n_top=5)
     >>> adata.uns["log1p_nmf_markers"]["table"].shape
@@ -382,7 +383,9 @@ def markers(
     check_anndata(adata)
     fit = fit_from(adata, key)
     counts = inputs.counts_of_fit(adata, fit, key, layer)
-    found = find_markers(fit, counts, errors=errors, split=split, max_samples=max_samples, n_jobs=n_jobs)
+    found = find_markers(
+        fit, counts, errors=errors, split=split, max_samples=max_samples, n_jobs=n_jobs, verbose=verbose
+    )
     adata = target(adata, copy)
     adata.uns[Keys(key).markers] = {"table": as_frame(found.table(n_top)), **found.kept()}
     return adata if copy else None
@@ -394,6 +397,9 @@ def usage(
     *,
     replicate: str | bool | None = None,
     reference: str | None = None,
+    within: str | None = None,
+    interaction: bool = False,
+    relative_to: Any = "auto",
     covariates: str | Sequence[str] = (),
     numeric: bool | None = None,
     key: str | None = None,
@@ -409,9 +415,11 @@ def usage(
         Column of `obs` with the condition of every sample, or with a number such as an age.
     replicate : str or True, optional
         Column of `obs` with the donor (animal, patient) of every sample; True if every sample is a replicate.
+    within : str, optional
+        Column of `obs`, such as the cell type: groups are compared within each of its labels.
     covariates : str or sequence of str
         Columns of `obs` with covariates to adjust for: numbers or labels.
-    reference, numeric
+    reference, interaction, relative_to, numeric
         As in `log1pnmf.analysis.usage`.
     key : str, optional
         Name of the fit, if `key_added` was given.
@@ -439,7 +447,7 @@ def usage(
     >>> log1p_nmf(adata, 2)
     >>> usage(adata, "condition", replicate="donor")
     >>> adata.uns["log1p_nmf_usage"]["table"].shape
-    (2, 11)
+    (2, 12)
     """
     check_anndata(adata)
     chosen = [covariates] if isinstance(covariates, str) else list(covariates)
@@ -448,6 +456,9 @@ def usage(
         labels_of(adata, groupby),
         replicate=labels_of(adata, replicate),
         reference=reference,
+        within=labels_of(adata, within),
+        interaction=interaction,
+        relative_to=relative_to,
         covariates={name: labels_of(adata, name) for name in chosen} or None,
         numeric=numeric,
     )
