@@ -145,7 +145,7 @@ def test_model_says_which_features_were_renamed(fitted):
     all_of_them.var_names = [f"id {j}" for j in range(fitted.n_vars)]
     with pytest.raises(ValueError, match=r"none of the 600 is there by its name.*now is 'id 0'"):
         lp.tl.markers(all_of_them, key="given")
-    with pytest.raises(ValueError, match=r"300 of the 300 features .*if they go by other names"):
+    with pytest.raises(ValueError, match=r"none of the features of the fit by a name .* gene_symbols="):
         lp.tl.transform(all_of_them, Log1pNMF.of(fitted))
 
 

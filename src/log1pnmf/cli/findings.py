@@ -11,7 +11,6 @@ import numpy as np
 import typer
 
 from log1pnmf._common.archive import archive_kind, to_tree
-from log1pnmf._common.checks import convergence_warning, plural
 from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.analysis.groups import MISSING
@@ -19,7 +18,7 @@ from log1pnmf.analysis.usage import Usage
 from log1pnmf.analysis.usage import usage as compare_groups
 from log1pnmf.cli import options as common
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.features import match_names, repeated, select_features
+from log1pnmf.counts.features import match_names, select_features
 from log1pnmf.counts.text import TEXT_FORMATS, CountTable
 from log1pnmf.counts.write import numbered
 from log1pnmf.fitting.fit import Fit, c_name
@@ -374,9 +373,15 @@ def transform(
     ],
     c: common.WhichModel = None,
     missing: Annotated[
-        Literal["refuse", "zero"],
-        common.data(help="If the file lacks features of the model: refuse, or fill them with zero."),
-    ] = "refuse",
+        Literal["unmeasured", "zero"],
+        common.data(help="Features of the model that the file lacks: not measured, or counted zero times."),
+    ] = "unmeasured",
+    prior: Annotated[
+        float | None,
+        common.data(
+            help="Counts that the mean training sample is worth; by default from the training loadings."
+        ),
+    ] = None,
     batch: common.Batch = None,
     layer: common.Layer = None,
     transpose: common.Transpose = False,
@@ -388,7 +393,7 @@ def transform(
 ) -> int:
     """Estimate the loadings of new samples.
 
-    The factors are those of a fit. Features are matched by name.
+    The factors are those of a fit. Features are matched by name; those that both have are used.
     """
     screen = Screen(json=json)
     check_table(output, force=force)
@@ -398,11 +403,13 @@ def transform(
     screen.say((file.name, "bold"), f": {describe(table)} ({table.format})")
     if table.format in TEXT_FORMATS:  # words that no new text has were counted: zero times
         missing = "zero"
-    counts, notes = align(table, fit, missing=missing)
+    counts, notes = align(table, fit, zero=missing == "zero")
+    own: Any = {"batch": None if batch is None else table.labels(batch), "shared": True}
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", convergence_warning())
-        loadings = project(fit, counts, batch=None if batch is None else table.labels(batch))
-    notes += [one_line(warning.message) for warning in caught]
+        warnings.simplefilter("always")
+        found = project(fit, counts, prior="auto" if prior is None else prior, **own)
+    loadings = found.loadings
+    notes += [*found.notes, *(one_line(warning.message) for warning in caught)]
     screen.notes([*table.notes, *notes])
     n, k = loadings.shape
     names = numbered(table.sample_names, n)
@@ -414,8 +421,8 @@ def transform(
     return 0
 
 
-def align(table: CountTable, fit: Fit, *, missing: str) -> tuple[Counts, list[str]]:
-    """Bring the features of a table into the order of a fit."""
+def align(table: CountTable, fit: Fit, *, zero: bool) -> tuple[Counts, list[str]]:
+    """Check that the features of a table and of a fit go together; `zero` fills in those that are missing."""
     fitted, given = fit.feature_names, table.feature_names
     if fitted is None or given is None:
         if table.shape[1] != len(fit.factors):
@@ -424,27 +431,15 @@ def align(table: CountTable, fit: Fit, *, missing: str) -> tuple[Counts, list[st
                 "without names on both sides they must be the same"
             )
         return table.counts, ["no feature names on both sides: columns were taken in their order"]
-    twice = repeated(fitted)
-    if twice:
-        raise BadFileError(
-            f"{plural(len(twice), 'feature name occurs', 'feature names occur')} more than once in the model "
-            f"(first {twice[0]!r}), so features cannot be matched by name; fit again with unique names"
-        )
     chosen, absent, _ = match_names(list(given), list(fitted))
     if len(absent) == len(fitted):
         raise BadFileError(
             f"{table.source} has none of the model's features (first {fitted[0]!r}, here {given[0]!r}); "
             "are they named in the same way? --transpose exchanges rows and columns"
         )
-    if absent and missing == "refuse":
-        raise BadFileError(
-            f"{table.source} lacks {len(absent):,} of {len(fitted):,} features (first {absent[0]!r}); "
-            "--missing zero fills them with zero"
-        )
-    notes = []
     extra = len(given) - (len(fitted) - len(absent))
-    if extra:
-        notes.append(f"{extra:,} features are not in the model and were ignored")
-    if absent:
-        notes.append(f"{len(absent):,} features of the model are not in the file and were set to zero")
-    return select_features(table.counts, chosen), notes
+    notes = [f"{extra:,} features are not in the model and were ignored"] if extra else []
+    if not absent or not zero:
+        return table.counts, notes
+    notes.append(f"{len(absent):,} features of the model are not in the file and were set to zero")
+    return replace(select_features(table.counts, chosen), feature_names=fitted), notes

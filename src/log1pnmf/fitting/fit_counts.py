@@ -228,7 +228,8 @@ def given_start(
     else:
         before = None
         if counts.n_samples != len(fit.loadings):
-            before = project(fit, counts, problem.size_factors, engine=settings.engine, n_jobs=n_jobs)
+            how: Any = {"engine": settings.engine, "n_jobs": n_jobs, "prior": 0.0}
+            before = project(fit, counts, problem.size_factors, **how).loadings
         rng = as_random(random_state)
         return continued_start(fit, problem, settings.n_components, rng, loadings=before)
     raise ValueError(

@@ -77,13 +77,13 @@ class Batches:
         return cls(own, np.ones((len(names), shape[1])), strength, names, by_counts)
 
     def for_samples(self, given: Any, n_samples: int) -> Batches:
-        """Return the same effects for other samples: their labels; None, and new ones, have effects of 1."""
-        number = {name: place for place, name in enumerate(dict.fromkeys((*self.names, OTHER)))}
-        effects = np.vstack([self.effects, np.ones((1, self.effects.shape[1]))])[: len(number)]
-        own = np.full(n_samples, number[OTHER], dtype=np.int32)
-        if given is not None:
-            own[:] = [number.get(name, number[OTHER]) for name in batch_labels(given, n_samples)]
-        return Batches(own, effects, self.strength, tuple(number))
+        """Return the same effects for other samples; batches that are new, and None, have effects of 1."""
+        labels = [OTHER] * n_samples if given is None else batch_labels(given, n_samples)
+        number = {name: place for place, name in enumerate(dict.fromkeys((*self.names, *labels)))}
+        effects = np.ones((len(number), self.effects.shape[1]))
+        effects[: self.n_batches] = self.effects
+        own = np.array([number[name] for name in labels], dtype=np.int32)
+        return Batches(own, effects, self.strength, tuple(number), self.by_counts)
 
     @property
     def sample_names(self) -> NDArray[np.object_]:
