@@ -1,6 +1,6 @@
 """What an iteration costs with Poisson and with negative binomial noise, and what choosing its zeros costs.
 
-python -m studies.noise_pace            # PBMC, K=6, one thread; the figures of docs/kernel.md
+python -m studies.noise_pace            # PBMC, K=6, one thread
 python -m studies.noise_pace kang 13    # other data, and K
 
 Dispersions are those of a negative binomial fit. Iterations are those of fits that have settled: with each

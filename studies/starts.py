@@ -1,7 +1,7 @@
 """Which start leads where: log-likelihood reached and CPU seconds, by data set, c and seed.
 
 ``python -m studies.starts`` does what is not yet in its result file and stops after `--minutes`, so it can
-be called again to go on; at the end it prints the table of `docs/starts.md`. All fits are exact, so that they
+be called again to go on; at the end it prints a table. All fits are exact, so that they
 can be compared, and converge by the default rule. Data are cut down: c = inf costs the non-zeros and takes so
 many random samples that about 150,000 are left; other c visit every entry, and take 200 samples and their
 most frequent features, 160,000 entries. Below c = 1, "auto" is "nndsvd" and is not run again.
