@@ -1,8 +1,9 @@
 """Leiden clusters of loadings, by resolution: ``python -m studies.clusters``; needs scanpy and leidenalg.
 
 All sorted blood cells: default fits at several c and K, then scanpy's neighbours and Leiden clusters of the
-loadings with their defaults, and the same of principal components. The table has the number of clusters and
-the adjusted Rand index with the sorted types; for the readings without clusters, see `studies.others`.
+loadings and of the shares with their defaults, and the same of principal components; k-means with as many
+clusters as there are types. The table has the number of clusters and the adjusted Rand index with the sorted
+types; for the readings without clusters, see `studies.others`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from typing import Any
 import anndata
 import scanpy as sc
 from benchmarks.data import DATA, FILES
+from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 import log1pnmf as lp
 
 RESOLUTIONS = (0.05, 0.1, 0.3, 1.0)
+K_MEANS = "k-means"
 
 
 def representations(adata: anndata.AnnData, n_components: list[int]) -> Iterator[tuple[str, str]]:
@@ -30,7 +33,8 @@ def representations(adata: anndata.AnnData, n_components: list[int]) -> Iterator
         for c in (1.0, math.inf):
             key = f"K={K} c={c:g}"
             lp.tl.log1p_nmf(adata, K, c=c, random_state=0, n_jobs=1, key_added=key)
-            yield f"log1pnmf, K = {K}, c = {c:g}", key
+            yield f"loadings, K = {K}, c = {c:g}", key
+            yield f"shares, K = {K}, c = {c:g}", f"{key}_shares"
     logs = adata.copy()
     sc.pp.normalize_total(logs)
     sc.pp.log1p(logs)
@@ -45,11 +49,14 @@ def measure(adata: anndata.AnnData, label: str, n_components: list[int]) -> Iter
     for name, key in representations(adata, n_components):
         sc.pp.neighbors(adata, use_rep=key)
         row: dict[str, Any] = {"cells by": name}
+        types = adata.obs[label].to_numpy(str)
         for resolution in RESOLUTIONS:
             sc.tl.leiden(adata, resolution=resolution)
             found = adata.obs["leiden"]
-            ari = adjusted_rand_score(adata.obs[label].to_numpy(str), found.to_numpy(str))
+            ari = adjusted_rand_score(types, found.to_numpy(str))
             row[f"resolution {resolution:g}"] = f"{found.nunique()} ({ari:.2f})"
+        means = KMeans(len(set(types)), n_init=10, random_state=0).fit_predict(adata.obsm[key])
+        row[K_MEANS] = f"{adjusted_rand_score(types, means):.2f}"
         yield row
 
 
@@ -59,7 +66,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("-k", type=int, nargs="+", default=[5, 6, 8])
     given = parser.parse_args()
-    head = ["cells by", *(f"resolution {one:g}" for one in RESOLUTIONS)]
+    head = ["cells by", *(f"resolution {one:g}" for one in RESOLUTIONS), K_MEANS]
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}", flush=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from log1pnmf import Log1pNMF, pl, tl
+from log1pnmf import Log1pNMF, dominant_factor, pl, tl
 
 anndata = pytest.importorskip("anndata")
 
@@ -41,20 +41,6 @@ class TestEmbedding:
         pl.embedding(adata, basis, factors=["k2", 0], figure=figure)
         assert [ax.get_title(loc="left") for ax in figure.axes] == ["k2", "k0"]
 
-    def test_sections_have_panels_of_their_own(self, adata, figure):
-        own = adata.copy()
-        own.obs["section"] = np.tile(["A1", "B1"], 30)
-        del own.obsm["X_umap"]
-        for basis in ("spatial", None):
-            with pytest.raises(ValueError, match=r"2 sections .*library_key='section'"):
-                pl.embedding(own, basis)
-        pl.embedding(own, "spatial", factors=[1], library_key="section", figure=figure)
-        assert [ax.get_title(loc="left") for ax in figure.axes] == ["A1 k1", "B1 k1"]
-        for ax, rows in zip(figure.axes, (slice(0, None, 2), slice(1, None, 2)), strict=True):
-            drawn = np.asarray(ax.collections[0].get_offsets())
-            np.testing.assert_allclose(np.sort(drawn, axis=0), np.sort(own.obsm["spatial"][rows, :2], axis=0))
-            assert ax.collections[0].get_clim() == (0.0, adata.obsm["X_log1p_nmf"][:, 1].max())
-
     def test_refusals(self, adata):
         with pytest.raises(KeyError, match="no 'tsne'"):
             pl.embedding(adata, "tsne")
@@ -65,6 +51,61 @@ class TestEmbedding:
             pl.embedding(model)
         with pytest.raises(ValueError, match="two numbers for each of the 60 samples"):
             pl.embedding(model, np.zeros((5, 2)))
+
+
+class TestSpatial:
+    @pytest.fixture
+    def tissue(self, adata):
+        """Two sections, one of them with an image of 20 x 30 pixels, five units of the positions each."""
+        own = adata.copy()
+        own.obs["section"] = np.tile(["A1", "B1"], 30)
+        scales = {"tissue_lowres_scalef": 0.2, "spot_diameter_fullres": 7.0}
+        own.uns["spatial"] = {"A1": {"images": {"lowres": np.ones((20, 30, 3))}, "scalefactors": scales}}
+        own.obsm["spatial"] = 100.0 * own.obsm["spatial"]
+        return own
+
+    def test_each_section_has_its_spots_size_and_image(self, tissue, figure):
+        pl.spatial(tissue, factors=["k1"], size=2.0, figure=figure)
+        what = [f"{section} {one}" for section in ("A1", "B1") for one in ("dominant factor", "k1")]
+        assert [ax.get_title(loc="left") for ax in figure.axes] == what
+        loadings = tissue.obsm["X_log1p_nmf"][:, 1]
+        for ax, rows in zip(figure.axes[1::2], (slice(0, None, 2), slice(1, None, 2)), strict=True):
+            (spots,) = ax.collections
+            np.testing.assert_allclose(spots.get_offsets(), tissue.obsm["spatial"][rows, :2])
+            np.testing.assert_allclose(spots.get_array(), loadings[rows])
+            assert spots.get_clim() == (0.0, loadings.max())
+            assert ax.yaxis_inverted()
+        first, last = figure.axes[1], figure.axes[-1]
+        assert [image.get_extent() for image in first.images] == [[0.0, 150.0, 100.0, 0.0]]
+        assert not last.images
+        first_width, last_width = (2 * ax.collections[0]._widths[0] for ax in (first, last))
+        assert first_width == 14.0
+        there = tissue.obsm["spatial"][1::2, :2]
+        distances = np.hypot(*(there[:, None] - there[None]).transpose(2, 0, 1)) + np.diag([np.inf] * 30)
+        np.testing.assert_allclose(last_width, 2 * np.median(distances.min(axis=0)))
+
+    def test_colours_are_those_of_the_dominant_factors(self, tissue, figure):
+        pl.spatial(tissue[::2], factors=[], image="none", figure=figure)
+        (ax,) = figure.axes
+        assert not ax.images
+        legend = ax.get_legend()
+        entries = zip(legend.get_texts(), legend.get_patches(), strict=True)
+        shown = {text.get_text(): to_hex(patch.get_facecolor()) for text, patch in entries}
+        drawn = [to_hex(color) for color in ax.collections[0].get_facecolor()]
+        assert drawn == [shown[name] for name in dominant_factor(tissue[::2])]
+
+    def test_refusals(self, tissue):
+        with pytest.raises(ValueError, match=r"several sections.*pl\.spatial"):
+            pl.embedding(tissue, "spatial")
+        with pytest.raises(KeyError, match=r"library_key: adata\.obs has no column 'chip'"):
+            pl.spatial(tissue, library_key="chip")
+        tissue.uns["spatial"]["B1"] = {}
+        del tissue.obs["section"]
+        with pytest.raises(ValueError, match="2 libraries; pass library_key"):
+            pl.spatial(tissue)
+        del tissue.obsm["spatial"]
+        with pytest.raises(KeyError, match=r"obsm\['spatial'\]"):
+            pl.spatial(tissue)
 
 
 def test_every_plot_can_be_shown_and_saved():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
 
-from log1pnmf import Log1pNMF, shares
+from log1pnmf import Log1pNMF, dominant_factor, shares
 from log1pnmf.analysis import diagnose
 from log1pnmf.analysis.groups import Groups, colors_of_fits
 from log1pnmf.analysis.metrics import deviance_explained
@@ -412,6 +412,28 @@ def test_anndata_gives_fit_names_and_groups(tmp_path, counts, embedded):
     assert [span[0] for span in embedded(path)["spans"]] == ["x", "y"]
     assert sorted(embedded(path)["names"]) == sorted(adata.obs_names)
     assert "Mean loading by kind" in text_of(path)
+
+
+def test_maps_show_sections_and_factors(tmp_path, counts, monkeypatch):
+    anndata = pytest.importorskip("anndata")
+    from log1pnmf import tl
+
+    rng = np.random.default_rng(0)
+    adata = anndata.AnnData(counts, obsm={"X_umap": rng.random((90, 2)), "spatial": rng.random((90, 2))})
+    tl.log1p_nmf(adata, 3, init="nndsvd", tol=1e-3, n_jobs=1)
+    adata.obs["section"] = np.repeat(["<i>", "B1", "C1"], 30)
+    monkeypatch.setattr("log1pnmf.report.figures.MOST_SECTIONS", 2)
+    text = write_report(tmp_path / "maps.html", adata).read_text(encoding="utf-8")
+    panels = re.findall(r'<svg viewBox[^>]*aria-label="([^"]*)">(.*?)</svg>', text)
+    on_umap = [("UMAP: dominant factor", 90), *((f"UMAP: k{k}", 90) for k in range(3))]
+    sections = [("In space: &lt;i&gt;", 30), ("In space: B1", 30)]
+    assert [(name, paths.count("h0")) for name, paths in panels] == on_umap + sections
+    assert "In space: 2 of 3 sections" in text
+    largest = dominant_factor(adata)
+    drawn = [path.count("h0") for path in re.findall(r'd="([^"]*)"', panels[0][1])]
+    assert sorted(drawn) == sorted(np.unique(largest.astype(str), return_counts=True)[1])
+    adata.obsm["X_umap"][0] = np.nan
+    assert "UMAP" not in write_report(tmp_path / "maps.html", adata).read_text(encoding="utf-8")
 
 
 def test_missing_folder_is_said_before_any_work(tmp_path, models):

@@ -24,15 +24,17 @@ def test_bundled_cells_are_what_scanpy_takes(bundled):
     "ignore:Changing the sparsity structure:scipy.sparse.SparseEfficiencyWarning",
     "ignore:The set_bad function:PendingDeprecationWarning",
 )
-def test_neighbors_and_embedding(adata):
-    """Neighbours in the loadings are mostly of the same cell type, and the plot shows the loadings."""
+@pytest.mark.parametrize("rep", ["X_log1p_nmf", "X_log1p_nmf_shares"])
+def test_neighbors_and_embedding(adata, rep):
+    """Neighbours by loadings or shares are mostly of the same cell type, and the plot shows the loadings."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import scanpy as sc
 
     lp.tl.log1p_nmf(adata, 4, c=np.inf, tol=1e-5, n_jobs=1)
-    sc.pp.neighbors(adata, use_rep="X_log1p_nmf", n_neighbors=6, transformer="sklearn", random_state=0)
+    np.testing.assert_allclose(adata.obsm["X_log1p_nmf_shares"], lp.shares(adata))
+    sc.pp.neighbors(adata, use_rep=rep, n_neighbors=6, transformer="sklearn", random_state=0)
     label = adata.obs["label"].to_numpy()
     i, j = adata.obsp["connectivities"].nonzero()
     assert len(i) >= 5 * adata.n_obs  # the graph is symmetric

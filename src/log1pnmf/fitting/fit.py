@@ -58,6 +58,7 @@ class Keys:
         self.key_added, name = key_added, key_added or "log1p_nmf"
         self.obsm = key_added or "X_log1p_nmf"  # loadings, samples x factors
         self.std = f"{self.obsm}_std"  # in `obsm`: standard errors of the loadings given the factors
+        self.shares = f"{self.obsm}_shares"  # in `obsm`: shares of each sample's signal
         self.varm = name  # factors, features x factors
         self.mask = f"{name}_mask"  # in `varm`: features that factors may have, where there was a mask
         self.dispersion = f"{name}_dispersion"  # in `var`: where the noise has dispersions

@@ -3,8 +3,8 @@
 Which optimum is found depends on the start. No start has an entry from which the solver could not leave, rows
 and columns without counts are zero, and no two columns are alike.
 
-"auto" makes a few iterations from two starts at sparse cost, the non-negative SVD and a random one. Where
-both reach the same objective, there is no more to find. Otherwise moves follow from the better one: a move
+"auto" makes a few iterations from several starts at sparse cost, the non-negative SVD and random ones. Where
+two reach the same objective, there is no more to find. Otherwise moves follow from the better one: a move
 puts random factors in the place of some, and iterates, so that what two factors shared can be told by one,
 and what one had mixed by two; the better of both is kept (`studies.starts`). Below c = 1 starts differ
 little and iterations are dear: it is the SVD.
@@ -481,8 +481,10 @@ FEWEST = 1e-3
 """Share of these samples in which a feature has counts at least, if it is to take part."""
 SMALL = 1_000_000
 """Non-zeros up to which iterations are cheap."""
+N_RANDOM = (1, 3)
+"""Random starts that are raced beside the SVD; more where iterations are cheap."""
 ALONE, AGAIN = (20, 30), (16, 25)
-"""Iterations from each start, and from each move; more where they are cheap."""
+"""Iterations from each start, and from each move; likewise."""
 EXCHANGED = (2, 4)
 """Factors that moves exchange, in turn; at most half of all."""
 MOST_MOVES, MOST_FAILED = (6, 24), (3, 8)
@@ -525,20 +527,21 @@ def race(
         batches = None if problem.batches is None else problem.batches.of_samples(rows).of_features(features)
         part = Counts.from_any(part.to_scipy()[:, features])
         raced = replace(exact, counts=part, size_factors=problem.size_factors[rows], batches=batches)
-    names, small = (first, "random"), whole and part.nnz <= SMALL
+    small = whole and part.nnz <= SMALL
+    names = (first, *["random"] * N_RANDOM[small])
     label = "searching for a start"
     display = nullcontext() if after is None else Progress(label, "iteration", after=after)
     with display as bar:
         racer = _Racer(make, make(raced), bar)
         ends: list[tuple[Point, float]] = []
-        for name in names:
+        while len(ends) < len(names) and not _agree([reached for _, reached in ends]):
             if bar is not None:
                 bar.describe(f"{label} ({len(ends) + 1} of {len(names)})")
-            ends.append(racer.advance(initialize(racer.engine, K, name, rng), ALONE[small]))
-        reached = [objective for _, objective in ends]
-        best = int(np.argmin(reached))
+            start = initialize(racer.engine, K, names[len(ends)], rng)
+            ends.append(racer.advance(start, ALONE[small]))
+        best = min(range(len(ends)), key=lambda one: ends[one][1])
         pair = ends[best][0]
-        if max(reached) - min(reached) > AGREED * abs(min(reached)):
+        if not _agree([reached for _, reached in ends]):
             pair = racer.moved(*ends[best], rng, small=small)
     if not whole:
         everyone = make(replace(exact, zeros=quadratic(problem.link)))
@@ -547,6 +550,12 @@ def race(
         pair = spread(everyone, _settling(everyone), Point(pair.loadings, factors), FREE).on_host()
     ordered = arranged(pair.loadings, pair.factors)  # with a penalty, the first factor is the one without
     return Point(*adapt_start(problem, *ordered, rng)), names[best]
+
+
+def _agree(reached: list[float]) -> bool:
+    """Return whether the two lowest objectives are those of the same optimum."""
+    least = sorted(reached)[:2]
+    return len(least) == 2 and least[1] - least[0] <= AGREED * abs(least[0])
 
 
 class _Racer:

@@ -7,17 +7,20 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.collections import EllipseCollection
+from matplotlib.colors import LinearSegmentedColormap, Normalize, to_rgba
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import distinct_colors, factor_colors
-from log1pnmf.analysis.groups import Arrangement, arrange, group_means, labels_of, read_groups, read_labels
+from log1pnmf.analysis.groups import Arrangement, arrange, group_means, read_groups, read_labels
+from log1pnmf.analysis.metrics import dominant_factor
+from log1pnmf.analysis.space import Section, sections_of
 from log1pnmf.analysis.usage import Usage
 from log1pnmf.fitting.anndata import is_annotated
-from log1pnmf.fitting.fit import sample_shares
+from log1pnmf.fitting.fit import Fit, sample_shares
 
 from . import canvas
 from .canvas import INK, axes_or_new, caption, chosen_factors, drawing, figure_or_new, fit_to_draw, tidy
@@ -25,8 +28,9 @@ from .canvas import INK, axes_or_new, caption, chosen_factors, drawing, figure_o
 # ---------- loadings on a map of the samples: a UMAP, a t-SNE, or positions in a tissue
 
 MAPS = ("X_umap", "X_tsne", "X_draw_graph_fa", "spatial", "X_pca")  # in `obsm`, searched in this order
-LIBRARIES = ("library_id", "section", "slide")  # columns of `obs` that tell sections in space apart
 ABSENT = "#e6e9eb"  # colour of samples without the factor
+THROUGH = 0.3  # their opacity over an image
+FADED = 0.6  # opacity of the image, so that spots stand out
 
 
 @drawing
@@ -36,7 +40,6 @@ def embedding(
     *,
     factors: Sequence[int | str] | None = None,
     key: str | None = None,
-    library_key: str | None = None,
     n_columns: int = 4,
     size: float | None = None,
     figure: Figure | SubFigure | None = None,
@@ -54,9 +57,6 @@ def embedding(
         Which factors to draw, by number or name; by default all.
     key : str, optional
         Name of the fit in an AnnData.
-    library_key : str, optional
-        Column of ``adata.obs`` with the section (slide, library) of every sample: each is drawn in panels of
-        its own. Needed for positions in space if there are several sections.
     n_columns : int
         Number of panels in a row.
     size : float, optional
@@ -70,6 +70,10 @@ def embedding(
     -----
     Each factor has the colour that it has in all other plots. Samples with large loadings are drawn last.
 
+    See Also
+    --------
+    log1pnmf.pl.spatial : Loadings in a tissue, with the image of each section.
+
     Examples
     --------
     >>> import numpy as np
@@ -82,43 +86,125 @@ def embedding(
     """
     fit = fit_to_draw(adata, key=key)
     places, found = _places(adata, basis, len(fit.loadings))
+    if found in ("spatial", "X_spatial") and len(sections_of(adata)) > 1:
+        raise ValueError("the samples are of several sections, whose positions overlap; use pl.spatial")
     chosen = chosen_factors(fit, factors)
-    sections = _sections(adata, found, library_key, len(places))
-    drawn = [(k, name, members) for name, members in sections.items() for k in chosen]
-    figure, panels = canvas.panels_in(figure, len(drawn), n_columns, (2.1, 2.15))
-    colors = [INK, *factor_colors(fit.n_components)[1:]]  # the baseline's own grey would not be seen
+    figure, panels = canvas.panels_in(figure, len(chosen), n_columns, (2.1, 2.15))
     style = {
         "s": float(np.clip(12_000.0 / len(places), 0.4, 14.0)) if size is None else size,
         "linewidths": 0,
     }
-    for ax, (k, section, members) in zip(panels, drawn, strict=True):
-        values = fit.loadings[:, k]
-        order = members[np.argsort(values[members], kind="stable")]
-        shades = LinearSegmentedColormap.from_list("factor", [ABSENT, colors[k]])
-        limits = {"vmin": 0.0, "vmax": max(float(values.max()), 1e-300)}
-        ax.scatter(*places[order].T, c=values[order], cmap=shades, rasterized=True, **limits, **style)
-        caption(ax, title=f"{section} {fit.factor_labels[k]}".strip(), size="small")
+    for ax, k in zip(panels, chosen, strict=True):
+        order = np.argsort(fit.loadings[:, k], kind="stable")
+        values, shades = _shades(fit, k)
+        ax.scatter(*places[order].T, c=values[order], rasterized=True, **shades, **style)
+        caption(ax, title=fit.factor_labels[k], size="small")
         ax.set_aspect("equal", adjustable="datalim")
         ax.axis("off")
     return figure
 
 
-def _sections(
-    source: Any, basis: str | None, library_key: str | None, n_samples: int
-) -> dict[str, np.ndarray]:
-    """Return which samples are drawn together; refuse to draw sections in space on top of each other."""
-    if library_key is not None:
-        labels = np.asarray(labels_of(source, library_key)).astype(str)
-        return {name: np.flatnonzero(labels == name) for name in dict.fromkeys(labels)}
-    for column in LIBRARIES if basis in ("spatial", "X_spatial") else ():
-        n = source.obs[column].nunique() if column in source.obs else 0
-        if n > 1:
-            raise ValueError(
-                f"the samples are of {n} sections (adata.obs[{column!r}]), whose positions overlap; pass "
-                f"library_key={column!r} for panels of each, or draw one of them: "
-                f"adata[adata.obs[{column!r}] == ...]"
-            )
-    return {"": np.arange(n_samples)}
+def _shades(fit: Fit, k: int, opacity: float = 1.0) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return the loadings of a factor and how to colour them; `opacity` is that of samples without it."""
+    values, color = fit.loadings[:, k], _point_colors(fit.n_components)[k]
+    shades = LinearSegmentedColormap.from_list("factor", [to_rgba(ABSENT, opacity), to_rgba(color)])
+    return values, {"cmap": shades, "norm": Normalize(0.0, max(float(values.max()), 1e-300))}
+
+
+def _point_colors(n: int) -> list[str]:
+    return [INK, *factor_colors(n)[1:]]  # the baseline's own grey would not be seen
+
+
+@drawing
+def spatial(
+    adata: Any,
+    *,
+    factors: Sequence[int | str] | None = None,
+    dominant: bool = True,
+    key: str | None = None,
+    library_key: str | None = None,
+    image: str = "hires",
+    size: float = 1.0,
+    n_columns: int = 4,
+    figure: Figure | SubFigure | None = None,
+) -> Any:
+    """Draw the dominant factor and the loadings of each factor in a tissue, over the image of each section.
+
+    Parameters
+    ----------
+    adata : AnnData
+        Data with a fit by `log1pnmf.tl.log1p_nmf` and positions in ``obsm["spatial"]``. Images and diameters
+        of spots are those in ``uns["spatial"]``, where scanpy and squidpy keep them.
+    factors : sequence of int or str, optional
+        Which factors to draw, by number or name; by default all. ``[]`` draws the dominant factor alone.
+    dominant : bool
+        Whether to draw the dominant factor of each sample (`log1pnmf.dominant_factor`).
+    key : str, optional
+        Name of the fit in an AnnData.
+    library_key : str, optional
+        Column of ``adata.obs`` with the section (slide, library) of every sample; by default "library_id",
+        "section" or "slide", if there is one. Each section is drawn in panels of its own.
+    image : {"hires", "lowres", "none"}
+        Image under the spots; the other one if it is missing.
+    size : float
+        Size of the spots, as a multiple of their diameter in the data. If the data have none, it is the
+        median distance to the nearest neighbour.
+    n_columns : int
+        Number of panels in a row.
+
+    Returns
+    -------
+    Figure
+        The y axis points downwards, as in images. Shades of a factor are the same in all sections.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from log1pnmf import pl, tl
+    >>> rng = np.random.default_rng(0)
+    >>> adata = anndata.AnnData(rng.poisson(2.0, (50, 10)), obsm={"spatial": rng.random((50, 2))})
+    >>> tl.log1p_nmf(adata, 3, tol=1e-3)
+    >>> [ax.get_title(loc="left") for ax in pl.spatial(adata, figure=Figure()).axes]
+    ['dominant factor', 'k0', 'k1', 'k2']
+    """
+    fit, sections = fit_to_draw(adata, key=key), sections_of(adata, library_key, image)
+    panels_of_section: list[int | None] = [*([None] if dominant else []), *chosen_factors(fit, factors)]
+    drawn = [(section, k) for section in sections for k in panels_of_section]
+    figure, panels = canvas.panels_in(figure, len(drawn), n_columns, (2.3, 2.4))
+    if dominant:
+        canvas.need_factors(fit)
+        colors = _point_colors(fit.n_components)
+        palette = dict(zip(fit.factor_names, colors, strict=True))
+        largest = np.array([to_rgba(palette.get(name, ABSENT)) for name in dominant_factor(fit)])
+        last = panels[min(n_columns, len(panels)) - 1]  # of the first row
+        factor_legend(last, fit.factor_labels[::-1], colors[::-1])
+    for ax, (section, k) in zip(panels, drawn, strict=True):
+        spots = _spots(ax, section, size)
+        if k is None:
+            spots.set_facecolor(largest[section.samples])
+        else:
+            values, shades = _shades(fit, k, 1.0 if section.image is None else THROUGH)
+            spots.set(array=values[section.samples], **shades)
+        what = "dominant factor" if k is None else fit.factor_labels[k]
+        caption(ax, title=f"{section.name} {what}".strip(), size="small")
+    return figure
+
+
+def _spots(ax: Axes, section: Section, size: float) -> EllipseCollection:
+    """Draw the image of a section and its spots, without colours yet; their size is in units of the data."""
+    if section.image is not None:
+        ax.imshow(section.image, extent=section.extent, cmap="gray", alpha=FADED)
+    wide = [size * section.diameter]
+    place: Any = {"units": "xy", "offsets": section.places, "offset_transform": ax.transData}
+    spots = EllipseCollection(wide, wide, [0.0], linewidths=0, rasterized=True, **place)
+    ax.add_collection(spots)
+    left, top = section.places.min(axis=0) - section.diameter
+    right, bottom = section.places.max(axis=0) + section.diameter
+    ax.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
+    ax.axis("off")
+    return spots
 
 
 def _places(source: Any, basis: Any, n: int) -> tuple[np.ndarray, str | None]:

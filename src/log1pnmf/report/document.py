@@ -27,7 +27,7 @@ from log1pnmf.fitting.summary import NOISES, link_in_words
 
 from .comparison import Comparison, compare, same_factors
 from .factors import describe_factors, evidence_note, find_evidence, find_markers
-from .figures import MOST_SAMPLES, arrange_samples, histogram, structure_data
+from .figures import MOST_SAMPLES, arrange_samples, histogram, map_data, structure_data
 from .fits import describe_batches, describe_fits, describe_misfit, early_stopping_note
 from .inputs import (
     MOST_GROUPS,
@@ -39,6 +39,7 @@ from .inputs import (
     fits_of,
     groups_of,
     keep_together,
+    maps_of,
     percent,
     significant,
     stored_evidence,
@@ -88,7 +89,9 @@ def write_report(
     path : str or PathLike
         HTML file to write; its folder must exist.
     fits : Fit, Log1pNMF, AnnData or a file that `save` wrote, or a sequence of them, or a Sweep
-        Fits to the same data. The report compares the first with finite c and the first with ``c = inf``.
+        Fits to the same data. The report compares the first with finite c and the first with ``c = inf``. If
+        the first is AnnData with a UMAP or positions in space (``obsm["X_umap"]``, ``obsm["spatial"]``), the
+        report draws its factors there.
     title : str, optional
         Title of the report.
     sample_names, feature_names : sequence of str, optional
@@ -172,6 +175,7 @@ def write_report(
         n_groups=0 if groups is None else len(groups.names),
         evidence=check_results("evidence", evidence, named) or stored_evidence(sources, named),
         markers=check_results("markers", markers, named) or stored_markers(sources, found),
+        maps=maps_of(sources[0]),
         title=title or "Factors of a count matrix",
         source=source,
         command=command,
@@ -217,6 +221,7 @@ def _render(inputs: ReportInput) -> str:
         sections=sections,
         comparison=comparison,
         structure=structure_data(inputs, arrangement, colors),
+        maps=map_data(inputs, colors[0]),
         drawn=drawn,
         corresponding=ALIKE,
         notes=_notes(inputs),

@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf._common.colors import BASELINE
 from log1pnmf.analysis.groups import Arrangement, arrange
+from log1pnmf.analysis.metrics import dominant_factor
+from log1pnmf.analysis.space import Section
 
 from .inputs import ReportInput
 
@@ -48,6 +51,53 @@ def structure_data(inputs: ReportInput, arrangement: Arrangement, colors: list[l
             for fit, label, palette in zip(inputs.fits, inputs.labels, colors, strict=True)
         ],
     }
+
+
+# ---------- maps: the dominant factor in each section, and each factor where there is only one
+
+MOST_SECTIONS = 12
+MAP_WIDTH = 400.0  # and at most this height
+LEAST_DOT = 5.0
+SHADES = 4  # beside that of loadings near 0; the style sheet has a class for each
+
+
+def map_data(inputs: ReportInput, colors: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the panels of every map, for the first fit."""
+    fit, soft = inputs.fits[0], "var(--soft)"
+    colors = [soft if color == BASELINE else color for color in colors]  # its own grey would not be seen
+    largest, levels = dominant_factor(fit), np.rint(SHADES * fit.loadings)
+    named = zip(fit.factor_names, colors, strict=True)
+    parts = [(soft, 0, np.array([name is None for name in largest]))]
+    parts += [(color, SHADES, largest == name) for name, color in named]
+    maps = []
+    for title, sections in inputs.maps.items():
+        panels = [
+            _map_panel(one, one.name or "dominant factor", None, parts) for one in sections[:MOST_SECTIONS]
+        ]
+        for k, (name, color) in enumerate(zip(fit.factor_labels, colors, strict=True)):
+            if len(sections) == 1:
+                shades = [(color, shade, levels[:, k] == shade) for shade in range(SHADES + 1)]
+                panels.append(_map_panel(sections[0], name, color, shades))
+        maps.append({"title": title, "panels": panels, "n_sections": len(sections)})
+    return maps
+
+
+def _map_panel(
+    section: Section, name: str, color: str | None, parts: Sequence[tuple[str, int, NDArray[np.bool_]]]
+) -> dict[str, Any]:
+    """Return paths of dots, one for each colour, shade and choice of samples."""
+    thin = _some(len(section.samples), MOST_SAMPLES)
+    wide = section.diameter * math.sqrt(len(section.samples) / len(thin))
+    size = np.ptp(section.places, axis=0) + wide
+    scale = MAP_WIDTH / size.max()
+    at = np.rint(scale * (section.places[thin] - section.places.min(axis=0) + wide / 2)).astype(int)
+    paths = []
+    for shown, shade, chosen in parts:
+        dots = at[chosen[section.samples[thin]]].tolist()
+        paths.append((shown, shade, "".join(f"M{x},{y}h0" for x, y in dots)))
+    width, height = np.ceil(scale * size).astype(int).tolist()
+    dot = _round(max(LEAST_DOT, scale * wide))
+    return {"name": name, "color": color, "width": width, "height": height, "dot": dot, "paths": paths}
 
 
 # ---------- charts

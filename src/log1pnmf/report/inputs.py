@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,10 @@ from log1pnmf._common.checks import check_one_each
 from log1pnmf.analysis.evidence import Evidence, evidence_in
 from log1pnmf.analysis.groups import Groups, as_numbers, labels_of, quarters
 from log1pnmf.analysis.markers import Markers, markers_in
+from log1pnmf.analysis.space import Section, sections_of, spacing
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import find_features
-from log1pnmf.fitting.anndata import as_fit, symbols_of
+from log1pnmf.fitting.anndata import as_fit, is_annotated, symbols_of
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.summary import NOISES
 
@@ -87,6 +89,7 @@ class ReportInput:
     # evidence and tests of features of every fit, or nothing
     evidence: Sequence[Evidence | None]
     markers: Sequence[Markers | None]
+    maps: Mapping[str, Sequence[Section]]  # where samples are drawn, by the name of the map
     title: str
     source: str | None
     command: str | None
@@ -183,6 +186,19 @@ def stored_markers(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Markers
     """Return what `log1pnmf.tl.markers` wrote for each fit; nothing if it is missing for any."""
     found = tuple(markers_in(source, fit, N_TABLE) for source, fit in zip(sources, fits, strict=True))
     return () if None in found else found
+
+
+def maps_of(source: Any) -> dict[str, list[Section]]:
+    """Return the UMAP and the sections in space of an AnnData, where it has them; y points downwards."""
+    maps: dict[str, list[Section]] = {}
+    there: Any = source.obsm if is_annotated(source) else {}
+    if "X_umap" in there and np.isfinite(there["X_umap"]).all():
+        places = np.asarray(there["X_umap"], dtype=np.float64)[:, :2] * (1.0, -1.0)
+        maps["UMAP"] = [Section("", np.arange(len(places)), places, spacing(places))]
+    if "spatial" in there:
+        with contextlib.suppress(ValueError):  # sections that cannot be told apart are not drawn
+            maps["In space"] = sections_of(source, image="none")
+    return maps
 
 
 def check_texts(what: str, values: Any) -> list[str]:

@@ -18,7 +18,7 @@ from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts, holds_counts
 from log1pnmf.counts.features import find_features, variable_features
 from log1pnmf.fitting.anndata import column_of, uns_of
-from log1pnmf.fitting.fit import Fit, Keys
+from log1pnmf.fitting.fit import Fit, Keys, sample_shares
 
 
 def known_loadings(adata: Any, given: Any) -> Any:
@@ -200,6 +200,7 @@ def write_fit(adata: Any, keys: Keys, fit: Fit, chosen: ChosenCounts) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", anndata.ImplicitModificationWarning)  # a view becomes a copy
         adata.obsm[keys.obsm] = fit.loadings.copy()
+    adata.obsm[keys.shares] = sample_shares(fit.loadings, fit.factors)
     of_features = (
         (adata.varm, keys.varm, fit.factors, 0.0),
         (adata.var, keys.dispersion, fit.dispersion, np.nan),

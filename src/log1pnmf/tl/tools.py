@@ -94,9 +94,11 @@ def log1p_nmf(
 
     Notes
     -----
-    The results are in ``obsm["X_log1p_nmf"]`` (loadings, samples x factors), ``varm["log1p_nmf"]`` (factors,
-    features x factors; zeros for features that were not used) and ``uns["log1p_nmf"]`` (log-likelihood,
-    convergence, history, settings, versions). ``noise="nb"`` adds ``var["log1p_nmf_dispersion"]``.
+    The results are in ``obsm["X_log1p_nmf"]`` (loadings, samples x factors), ``obsm["X_log1p_nmf_shares"]``
+    (the share of each sample's signal that each factor carries, see `log1pnmf.shares`), ``varm["log1p_nmf"]``
+    (factors, features x factors; zeros for features that were not used) and ``uns["log1p_nmf"]``
+    (log-likelihood, convergence, history, settings, versions). ``noise="nb"`` adds
+    ``var["log1p_nmf_dispersion"]``.
     `log1pnmf.as_fit` returns the `Fit`, and `log1pnmf.Log1pNMF.of` a fitted estimator, also after the file
     was written and read.
 
