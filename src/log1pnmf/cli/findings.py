@@ -82,7 +82,7 @@ def markers(
     run: common.RunOrModel,
     file: Annotated[
         Path | None,
-        common.argument(metavar="[FILE]", help="The counts, for a model or where they are now elsewhere."),
+        common.argument(metavar="FILE", help="The counts: of a model, or of a run whose file has moved."),
     ] = None,
     opening: OpenOptions,
     top: Annotated[

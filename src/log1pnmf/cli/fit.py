@@ -425,7 +425,7 @@ def fit(
 
     Writes models, tables and a report to a folder, and prints the top features of each factor.
 
-    Ctrl-C keeps the fit so far. Without a terminal, a line is printed every 30 seconds.
+    Ctrl-C keeps the fit so far. Without a terminal, progress is a line every 30 seconds.
     """
     values, memory = common.parse_c(c), options.reading.max_memory
     if len(values) > 1 and (checkpoint is not None or resume is not None):
