@@ -1,100 +1,229 @@
 """Is a difference of loadings between groups of donors found as often by chance as it should be?
 
-    python -m studies.usage         # the table of docs/usage.md; a CPU minute
+    python -m studies.usage --jobs 16                    # both tables of docs/usage.md; 30 CPU minutes
+    python -m studies.usage --tables counts --runs 50    # one of them, with fewer simulations
 
-Donors differ in their mean loadings (each factor with a variance of its own), cells scatter around the mean
-of their donor, and the groups do not differ. Counted is how often p <= 0.05, over all factors.
+Table "counts" begins with counts, drawn without the package. Donors differ in their mean loadings, cells
+scatter around them, depth varies, and in the second group some factors are multiplied by a number. Loadings
+are estimated with totals as size factors: for the true factors, or with them where the row says "fitted".
+Counted is how often p <= 0.05 for factors that are not shifted (chance) and for those that are (power), with
+loadings as they are and relative to the factors that keep their proportions.
+
+Table "loadings" draws loadings, with more designs: few donors, unequal numbers of cells, pairs, ages, guides.
 """
 
 from __future__ import annotations
 
 import argparse
 import warnings
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
-from log1pnmf import Fit, fit_log1p_nmf
+from log1pnmf import Fit, ShiftedLog, fit_log1p_nmf
 from log1pnmf.analysis.usage import usage
 
-CELLS = 50
+UNEQUAL = (10, 50, 250)
 
 
 @dataclass(frozen=True)
-class Design:
+class Counts:
+    """Counts of the cells of two groups of donors; the first factor is a baseline of all features."""
+
+    name: str
+    c: float = 1.0
+    shifted: tuple[int, ...] = ()
+    shift: float = 1.6
+    n_factors: int = 5
+    baseline: bool = True
+    fitted: bool = False
+    donors: tuple[int, int] = (6, 6)
+    cells: tuple[Any, Any] = (50, 50)
+
+
+INF = float("inf")
+COUNTS = [
+    Counts("no factor shifted"),
+    Counts("one of 5 factors shifted", shifted=(1,)),
+    Counts("one, strongly", shifted=(1,), shift=2.5),
+    Counts("half of 5 factors", shifted=(1, 2)),
+    Counts("half of 8 factors", shifted=(1, 2, 3, 4), n_factors=8),
+    Counts("one of 5, fitted", shifted=(1,), fitted=True),
+    Counts("one of 5, c = inf", INF, shifted=(1,)),
+    Counts("half of 5, c = inf", INF, shifted=(1, 2)),
+    Counts("one of 5, c = inf, fitted", INF, shifted=(1,), fitted=True),
+    Counts("one of 6, c = inf, no baseline", INF, shifted=(1,), n_factors=6, baseline=False),
+    Counts("half of 6, c = inf, no baseline", INF, shifted=(1, 2, 3), n_factors=6, baseline=False),
+    Counts("3 donors against 3, 10 to 250 cells", donors=(3, 3), cells=(UNEQUAL, UNEQUAL)),
+    Counts("3 donors (10 cells) against 9 (250)", donors=(3, 9), cells=(10, 250)),
+]
+
+
+def draw_counts(design: Counts, rng: np.random.Generator, n_features: int = 200) -> tuple[Any, ...]:
+    """Draw counts, groups and donors of cells, and the factors."""
+    k, (first, second) = design.n_factors, design.donors
+    factors = np.where(rng.random((n_features, k)) < 0.2, rng.uniform(0.5, 1.5, (n_features, k)), 0.0)
+    if design.baseline:
+        factors[:, 0] = rng.uniform(0.3, 1.5, n_features)
+    else:
+        factors += 0.02
+    is_base = (np.arange(k) == 0) & design.baseline
+    low, high = 1e-3, 1e2  # scale at which a typical sample has 400 counts
+    for _ in range(60):
+        middle = np.sqrt(low * high)
+        eta = middle * (factors @ np.where(is_base, 1.0, 0.5))
+        enough = (eta if np.isinf(design.c) else design.c * np.expm1(eta)).sum() > 400.0
+        low, high = (low, middle) if enough else (middle, high)
+    factors *= low
+    group = np.repeat([0, 1], design.donors)
+    level = np.exp(np.where(is_base, 0.1, 0.2) * rng.standard_normal((first + second, k)))
+    level[np.ix_(group == 1, design.shifted)] *= design.shift
+    own = zip(design.donors, design.cells, strict=True)
+    cells = np.concatenate([np.resize(cells, donors) for donors, cells in own])
+    donor = np.repeat(np.arange(first + second), cells)
+    shape = np.where(is_base, 50.0, 8.0)
+    active = is_base | (rng.random((len(donor), k)) < 0.5)
+    active[~active.any(axis=1), 0] = True
+    loadings = level[donor] * active * rng.gamma(shape, 1.0 / shape, (len(donor), k))
+    eta = loadings @ factors.T
+    depth = rng.lognormal(0.0, 0.4, len(donor)) * np.exp(0.2 * rng.standard_normal(first + second))[donor]
+    counts = rng.poisson((eta if np.isinf(design.c) else design.c * np.expm1(eta)) * depth[:, None])
+    seen = counts.any(axis=1)
+    return counts[seen], group[donor][seen], donor[seen], factors
+
+
+def p_of_counts(design: Counts, seed: int) -> np.ndarray:
+    """Return p-values with loadings as they are and relative to others, factors in the true order."""
+    counts, group, donor, factors = draw_counts(design, np.random.default_rng([seed, 7]))
+    alpha = 1.0 if np.isinf(design.c) else ShiftedLog(design.c).alpha
+    known = {} if design.fitted else {"fixed_factors": factors * alpha}
+    k = design.n_factors
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = fit_log1p_nmf(counts, k, c=design.c, n_jobs=1, random_state=0, **known)
+        found = [usage(fit, group, replicate=donor, relative_to=one) for one in (None, "auto")]
+    alike = np.corrcoef(fit.factors.T, factors.T)[:k, k:]
+    return np.stack([one.p[0, linear_sum_assignment(-alike.T)[1]] for one in found])
+
+
+def rows_of_counts(n_runs: int, pool: ProcessPoolExecutor) -> Iterator[str]:
+    """Yield the rows of the table of counts."""
+    yield "| counts | chance: as they are | chance: relative | power: as they are | power: relative |"
+    yield "|---|---|---|---|---|"
+    for design in COUNTS:
+        runs = pool.map(p_of_counts, [design] * n_runs, range(n_runs), chunksize=5)
+        called = np.array(list(runs)).transpose(1, 0, 2) <= 0.05  # kind, run, factor
+        chance = np.delete(called, design.shifted, axis=2).mean(axis=(1, 2))
+        power = called[:, :, list(design.shifted)].mean(axis=(1, 2)) if design.shifted else ("", "")
+        yield (
+            f"| {design.name} | "
+            + " | ".join(f"{one:.3f}" if one != "" else "" for one in (*chance, *power))
+            + " |"
+        )
+
+
+@dataclass(frozen=True)
+class Loadings:
     """Donors in each of two groups; paired donors are in both, and have a level of their own.
 
     With `ages` there are no groups: every donor has an age from 20 to 80, and `effect` is that of 60 years.
+    With `guides` every donor is in so many groups.
     """
 
     name: str
-    n_donors: int
+    donors: tuple[int, int]
+    cells: tuple[Any, Any] = (50, 50)
     paired: bool = False
     n_factors: int = 8
     effect: float = 0.0
     ages: bool = False
+    scatter: float = 0.08  # between donors; 0.15 between cells
+    guides: int = 2
 
 
-DESIGNS = [
-    *(Design(f"{n} donors against {n}", n) for n in (3, 6, 12)),
-    *(Design(f"{n} donors, each in both groups", n, paired=True) for n in (3, 6)),
-    Design("3 donors against 3, 3 factors", 3, n_factors=3),
-    Design("3 donors against 3, 20 factors", 3, n_factors=20),
-    *(Design(f"slope on the age of {2 * n} donors", n, ages=True) for n in (3, 6)),
-    Design("3 donors against 3, difference of 0.2", 3, effect=0.2),
-    Design("6 donors against 6, difference of 0.2", 6, effect=0.2),
-    Design("slope on the age of 12 donors, 0.2 in 60 years", 6, effect=0.2, ages=True),
+LOADINGS = [
+    *(Loadings(f"{n} donors against {n}", (n, n)) for n in (3, 6, 12)),
+    Loadings("3 against 3; 10, 50 and 250 cells", (3, 3), (UNEQUAL, UNEQUAL)),
+    Loadings("3 (10 cells) against 3 (250)", (3, 3), (10, 250)),
+    Loadings("3 (10 cells) against 9 (250)", (3, 9), (10, 250)),
+    Loadings("3 (10 cells) against 9 (250), donors alike", (3, 9), (10, 250), scatter=0.02),
+    Loadings("3 (250 cells) against 9 (10)", (3, 9), (250, 10)),
+    *(Loadings(f"{n} donors, each in both groups", (n, n), paired=True) for n in (3, 6)),
+    Loadings("3 donors against 3, 3 factors", (3, 3), n_factors=3),
+    Loadings("3 donors against 3, 20 factors", (3, 3), n_factors=20),
+    Loadings(
+        "50 guides in 3 replicates; 10, 50 and 250 cells", (3, 3), (UNEQUAL, UNEQUAL), guides=50, paired=True
+    ),
+    *(Loadings(f"slope on the age of {2 * n} donors", (n, n), ages=True) for n in (3, 6)),
+    Loadings("3 donors against 3, difference of 0.2", (3, 3), effect=0.2),
+    Loadings("6 donors against 6, difference of 0.2", (6, 6), effect=0.2),
+    Loadings("slope on the age of 12 donors, 0.2 in 60 years", (6, 6), effect=0.2, ages=True),
 ]
 
 
 @cache
-def empty_fit(n: int, k: int) -> Fit:
-    """Make a fit of so many samples, to be given loadings."""
-    return fit_log1p_nmf(np.ones((max(n, k), k)), k, random_state=0, tol=1e-2, max_iter=50, n_jobs=1)
+def empty_fit(k: int) -> Fit:
+    """Make a fit, to be given loadings."""
+    return fit_log1p_nmf(np.ones((k, k)), k, random_state=0, tol=1e-2, max_iter=50, n_jobs=1)
 
 
-def simulate(design: Design, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw loadings, groups (or ages) and donors of cells."""
-    n, k = design.n_donors, design.n_factors
-    group = rng.integers(0, 61, 2 * n) / 60.0 if design.ages else np.repeat([0, 1], n)
-    donor = np.tile(np.arange(n), 2) if design.paired else np.arange(2 * n)
-    scatter = 0.08 * rng.gamma(4.0, 0.25, k)
-    level = rng.uniform(0.2, 0.6, k) + design.effect * group[:, None]
-    if design.paired:
-        level = level + 0.1 * rng.standard_normal((n, k))[donor]
-    means = level + scatter * rng.standard_normal((2 * n, k))
-    cells = rng.poisson(CELLS, 2 * n) + 5
+def p_of_loadings(design: Loadings, seed: int) -> tuple[float, float]:
+    """How often differences are called, and how often intervals hold the true one."""
+    rng, k = np.random.default_rng([seed, *design.donors]), design.n_factors
+    sizes = design.donors if design.guides == 2 else (design.donors[0],) * design.guides
+    group = np.repeat(np.arange(len(sizes)), sizes).astype(float)
+    donor = np.concatenate([np.arange(n) for n in sizes]) if design.paired else np.arange(len(group))
+    cells = np.concatenate([np.resize(design.cells[i % 2], n) for i, n in enumerate(sizes)])
+    if design.ages:
+        group = rng.integers(0, 61, len(group)) / 60.0
+    level = rng.uniform(0.2, 0.6, k) + design.effect * np.minimum(group, 1.0)[:, None]
+    level = level + design.paired * 0.1 * rng.standard_normal((len(group), k))[donor]
+    means = level + design.scatter * rng.gamma(4.0, 0.25, k) * rng.standard_normal((len(group), k))
     loadings = np.repeat(means, cells, axis=0)
     loadings = np.maximum(loadings + 0.15 * rng.standard_normal(loadings.shape), 0.0)
-    labels = (20 + 60 * group).round().astype(int) if design.ages else np.where(group == 0, "a", "b")
-    return loadings, np.repeat(labels, cells), np.repeat(donor, cells)
+    labels = (20 + 60 * group).round() if design.ages else np.char.add("g", group.astype(int).astype(str))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        found = usage(
+            replace(empty_fit(k), loadings=loadings),
+            np.repeat(labels, cells),
+            replicate=np.repeat(donor, cells),
+            relative_to=None,
+        )
+    truth = design.effect / (60.0 if design.ages else 1.0)
+    return float((found.p <= 0.05).mean()), float(((found.lower <= truth) & (truth <= found.upper)).mean())
 
 
-def measure(design: Design, n_simulations: int, *, replicates: bool = True) -> dict[str, float]:
-    """How often differences are called, and how often intervals hold the true one."""
-    called, covered = [], []
-    for seed in range(n_simulations):
-        loadings, groups, donors = simulate(design, np.random.default_rng([seed, design.n_donors]))
-        fit = replace(empty_fit(design.n_factors, design.n_factors), loadings=loadings)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            found = usage(fit, groups, replicate=donors if replicates else None)
-        truth = design.effect / loadings.max(axis=0) / (60.0 if design.ages else 1.0)
-        called.append(found.p <= 0.05)
-        covered.append((found.lower <= truth) & (truth <= found.upper))
-    return {"called": float(np.mean(called)), "covered": float(np.mean(covered))}
+def rows_of_loadings(n_runs: int, pool: ProcessPoolExecutor) -> Iterator[str]:
+    """Yield the rows of the table of loadings."""
+    yield "| donors | p <= 0.05 | coverage of 95% intervals |"
+    yield "|---|---|---|"
+    for design in LOADINGS:
+        n = n_runs if design.guides == 2 else max(n_runs // 25, 4)
+        runs = pool.map(p_of_loadings, [design] * n, range(n), chunksize=5)
+        called, covered = np.array(list(runs)).mean(axis=0)
+        yield f"| {design.name} | {called:.3f} | {covered:.1%} |"
+
+
+TABLES = {"counts": rows_of_counts, "loadings": rows_of_loadings}
 
 
 def main() -> None:
-    """Print the table."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
-    print("| donors | p <= 0.05 | coverage of 95% intervals | cells as replicates: p <= 0.05 |")
-    print("|---|---|---|---|")
-    for design in DESIGNS:
-        with_donors, without = measure(design, 1500), measure(design, 30, replicates=False)
-        called, covered = with_donors["called"], with_donors["covered"]
-        print(f"| {design.name} | {called:.3f} | {covered:.1%} | {without['called']:.2f} |", flush=True)
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--jobs", type=int, default=2)
+    asked = parser.parse_args()
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        for name in asked.tables:
+            for row in TABLES[name](asked.runs, pool):
+                print(row, flush=True)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Whether a test passes depends neither on chance nor on the speed of the machine. `make search` draws anew.
-for profile, same in (("same", True), ("search", False)):
-    hypothesis.settings.register_profile(profile, derandomize=same, database=None, deadline=None)
+kept = {"database": None, "deadline": None}
+hypothesis.settings.register_profile("same", derandomize=True, max_examples=30, **kept)
+hypothesis.settings.register_profile("search", **kept)
 hypothesis.settings.load_profile("same")
 
 # scanpy's neighbours: compiling them takes half a minute, and running them as they are a tenth of a second.

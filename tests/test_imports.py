@@ -26,16 +26,20 @@ import log1pnmf
 
 FILES = sources()
 KNOWN = {*FILES, "_core"}
-IMPORTS = all_imports()
+
+
+@pytest.fixture(scope="module")
+def imports():
+    return all_imports()
 
 
 def test_every_room_has_its_place():
     assert {room(module) for module in KNOWN} == {*ROOMS, *BESIDE}
 
 
-def test_rooms_import_one_way():
+def test_rooms_import_one_way(imports):
     """The order is one line, `ORDER` in tools/import_graph.py."""
-    between = [one for one in IMPORTS if room(one.target) != room(one.importer)]
+    between = [one for one in imports if room(one.target) != room(one.importer)]
     assert len(between) > 100, "nothing was found: has the reader of imports gone blind?"
     assert [str(one) for one in between if level(one.target) >= level(one.importer)] == []
 
@@ -46,8 +50,8 @@ def test_the_architecture_says_the_order():
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == [*ROOMS, "datasets"]
 
 
-def test_no_circle_between_modules():
-    assert circles({(one.importer, one.target) for one in IMPORTS}) == []
+def test_no_circle_between_modules(imports):
+    assert circles({(one.importer, one.target) for one in imports}) == []
 
 
 def test_no_private_name_of_another_room():
@@ -65,12 +69,12 @@ def test_imports_by_name_can_be_read():
                 assert module in ("", "_common.checks"), f"{module}:{call.lineno} imports by name"
 
 
-def test_names_of_the_package_lead_to_what_is_there():
+def test_names_of_the_package_lead_to_what_is_there(imports):
     for place in log1pnmf.LAZY.values():
         module, _, attribute = place.partition(":")
         assert module.partition(".")[2] in KNOWN
         assert not attribute.startswith("_")
-    assert not [one for one in IMPORTS if (one.target, one.name) == ("", "LAZY")]
+    assert not [one for one in imports if (one.target, one.name) == ("", "LAZY")]
     assert all(hasattr(log1pnmf, name) for name in {*log1pnmf.__all__, *log1pnmf.LAZY})
     assert log1pnmf.__version__ == importlib.metadata.version("log1pnmf")
 

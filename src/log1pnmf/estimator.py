@@ -14,7 +14,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from log1pnmf._common.archive import StrPath
-from log1pnmf._common.checks import check_one_each
+from log1pnmf._common.checks import check_choice, check_one_each
 from log1pnmf.analysis.batches import batch_effects
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.markers import Markers, markers, top_features
@@ -28,7 +28,7 @@ from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.callbacks import Callback
 from log1pnmf.fitting.fit import Certificate, Fit
 from log1pnmf.fitting.fit_counts import checked, fit_counts
-from log1pnmf.fitting.new_samples import project, score
+from log1pnmf.fitting.new_samples import of_features, project, score
 from log1pnmf.fitting.settings import GIVEN
 from log1pnmf.fitting.summary import summarize
 from log1pnmf.report.document import write_report
@@ -115,18 +115,28 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         size_factors: Any = None,
         batch: Any = None,
         fixed_loadings: Any = None,
+        prior: Any = "auto",
+        features: str = "all",
         return_std: bool = False,
     ) -> Any:
         """Estimate the loadings of other samples for the factors of the fit.
 
         Features that are zero in every factor do not affect the loadings and are ignored. If both the
-        training data and X have feature names, the features of X may have any order.
+        training data and X have feature names, the features of X may have any order; with
+        ``features="shared"`` X may lack some, which were then not observed, and have others, which are
+        ignored. A warning names factors of which the shared ones carry less than 80% of the signal; below
+        20% of all signal X is refused.
 
         `size_factors`: by default what the model was fitted with; "total" divides by the mean total of the
         training samples. Required if the model was fitted with an array.
 
-        `batch`: batch of every sample, if the model was fitted with batches. An unknown batch has no effects;
-        without `batch`, no sample has any.
+        `batch`: batch of every sample, or one name for all. Effects of batches that the fit does not have are
+        estimated, from at least 20 samples. Without `batch`, samples of a model with batches are a new one.
+
+        `prior`: counts that the mean of the training samples is worth, which loadings are shrunk towards: no
+        loading is zero only because a sample has few counts. "auto" takes them from the spread of the
+        training loadings (typically 3 to 20), and more if a held-out tenth of the counts would otherwise be
+        predicted worse than by one factor. 0 gives the most likely loadings, as "auto" does for fractions.
 
         `fixed_loadings`: known loadings of the factors that had known loadings in `fit`; by default they are
         estimated like all others.
@@ -136,12 +146,15 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         >>> model.transform([[40, 20]]).round(4)  # ten times the counts, ten times the size factor
         array([[1.]])
         """
-        new = self._new_samples(X)
-        own = {"batch": batch, "engine": self.engine, "n_jobs": self.n_jobs}
-        loadings = project(self.fit_, new, size_factors, fixed_loadings=fixed_loadings, **own)
+        check_choice("features", features, ("all", "shared"))
+        new, shared = self._new_samples(X), features == "shared"
+        own = {"batch": batch, "prior": prior, "engine": self.engine, "n_jobs": self.n_jobs}
+        found = project(self.fit_, new, size_factors, fixed_loadings=fixed_loadings, shared=shared, **own)
         if not return_std:
-            return loadings
-        return loadings, loading_errors(self.fit_, new, loadings, size_factors=size_factors, batch=batch)
+            return found.loadings
+        fit = of_features(self.fit_, found.features)
+        given: Any = {"size_factors": found.size_factors, "batch": found.batches}
+        return found.loadings, loading_errors(fit, found.counts, found.loadings, **given)
 
     def inverse_transform(self, loadings: Any, size_factors: Any = None) -> Array:
         """Compute the mean counts for given loadings, ``s_i c expm1(L F' / alpha_c)``.
@@ -221,7 +234,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return markers(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
 
     def usage(self, groups: Any, replicate: Any = None, **options: Any) -> Usage:
-        """Compare the mean loadings of groups of training samples, on the level of replicates."""
+        """Compare mean loadings of groups of training samples (or `loadings=`), replicate by replicate."""
         check_is_fitted(self)
         return usage(self.fit_, groups, replicate=replicate, **options)
 
@@ -378,10 +391,10 @@ class Log1pNMF(FittedModel):
     Examples
     --------
     >>> from log1pnmf.datasets import pancreas
-    >>> counts = pancreas().counts[:200]
+    >>> counts = pancreas().counts[:100, :300]
     >>> model = Log1pNMF(n_components=3, c=1.0).fit(counts)
     >>> model.components_.shape, model.transform(counts[:5]).shape
-    ((3, 2425), (5, 3))
+    ((3, 300), (5, 3))
     >>> model.loadings_.max(axis=0)
     array([1., 1., 1.])
     """

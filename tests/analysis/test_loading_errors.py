@@ -79,7 +79,7 @@ def test_more_counts_are_surer(fitted):
 
 def test_transform_gives_the_errors_of_the_fit(fitted):
     model, counts = fitted
-    loadings, std = model.transform(counts, return_std=True)
+    loadings, std = model.transform(counts, prior=0, return_std=True)
     np.testing.assert_allclose(loadings, model.loadings_, atol=1e-3)
     free = model.loadings_ > 0.01
     np.testing.assert_allclose(std[free], loading_errors(model, counts)[free], rtol=0.02)

@@ -49,7 +49,7 @@ def estimated(case, seed=0):
             n_jobs=1,
         )
     fit = replace(fit, loadings=loadings, factors=factors, dispersion=phi)
-    found = np.ascontiguousarray(project(fit, counts, sizes, n_jobs=1))
+    found = np.ascontiguousarray(project(fit, counts, sizes, prior=0, n_jobs=1).loadings)
     problem = Problem(Counts.from_any(counts), sizes, fit.link, noise=fit.noise)
     return replace(fit, loadings=found), problem, loadings, kind
 
@@ -84,7 +84,7 @@ def test_loadings_without_a_feature_are_those_of_the_others(c):
     kept = np.delete(np.arange(60), j)
     part = replace(fit, factors=fit.factors[kept], dispersion=fit.dispersion[kept], feature_names=None)
     counts = select_features(problem.counts, kept)
-    loadings = project(part, counts, problem.size_factors, n_jobs=1)
+    loadings = project(part, counts, problem.size_factors, prior=0, n_jobs=1).loadings
     others = estimate_loadings(
         part,
         Problem(counts, problem.size_factors, fit.link, noise=part.noise),
@@ -136,4 +136,5 @@ def test_factors_whose_loadings_are_mostly_error_are_named():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = markers(fit, problem.counts, errors="model", n_jobs=1)
-    assert (found.reliability > 0.7).all()
+    assert (found.reliability[1:] > 0.8).all()
+    assert (found.determined[1:] > 0.9).all()

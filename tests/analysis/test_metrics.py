@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import poisson, spearmanr
@@ -88,7 +88,6 @@ class TestHoyer:
         np.testing.assert_array_equal(hoyer([[3.0, 0.0]]), [0.0, 0.0])
 
     @given(TABLES)
-    @settings(max_examples=50)
     def test_is_between_zero_and_one(self, values):
         assert ((hoyer(values) >= 0) & (hoyer(values) <= 1)).all()
 
@@ -125,7 +124,6 @@ class TestEffectiveFactors:
             np.testing.assert_allclose(effective_factors(scale * np.array(rows)), [1, 2, 4, 0], rtol=1e-12)
 
     @given(TABLES)
-    @settings(max_examples=50)
     def test_is_between_one_and_the_number_of_factors(self, values):
         some = values.sum(axis=1) > 0
         effective = effective_factors(values)

@@ -14,7 +14,7 @@ from log1pnmf.counts.text import CountTable
 from log1pnmf.counts.write import write_table
 
 
-def test_batches_are_a_column_of_the_file(call, counts_file, tmp_path):
+def test_batches_are_a_column_of_the_file_also_for_new_samples(call, counts_file, tmp_path):
     out = tmp_path / "out"
     asked = ["--batch", "type", "--groupby", "type", "--set", "max_iter=5", "--jobs", "1", "--no-report"]
     done = call("fit", counts_file, "-k", "2", "-o", out, *asked)
@@ -23,14 +23,19 @@ def test_batches_are_a_column_of_the_file(call, counts_file, tmp_path):
     assert json.loads((out / "run.json").read_text())["batch"] == "type"
     fit = Fit.load(next((out / "models").iterdir()))
     assert fit.batches.names == ("a", "b", "c")
-    transformed = call("transform", out, counts_file, "-o", tmp_path / "new.csv", "--batch", "type")
-    assert transformed.code == 0, transformed.err
     write_r_list(fit, tmp_path / "r")
     table = np.genfromtxt(tmp_path / "r" / "batch_effects.csv", delimiter=",", skip_header=1)
     assert (table[:, 1:] == fit.batches.effects.T).all()
     missing = call("fit", counts_file, "-k", "2", "-o", tmp_path / "other", "--batch", "donor")
     assert missing.code != 0
     assert "'donor'" in missing.err
+    for name, given in (("with", ["--batch", "type"]), ("without", [])):
+        assert call("transform", out, counts_file, "-o", tmp_path / f"{name}.csv", *given).code == 0
+    counts = read_table(counts_file).counts
+    for name, labels in (("with", fit.batches.sample_names), ("without", None)):
+        written = np.genfromtxt(tmp_path / f"{name}.csv", delimiter=",", skip_header=1)[:, 1:]
+        expected = Log1pNMF.of(fit).transform(counts, batch=labels)
+        np.testing.assert_allclose(written, expected, rtol=1e-5, atol=1e-9)
 
 
 def test_a_sweep_has_effects_at_every_c(call, counts_file, tmp_path):
@@ -62,17 +67,3 @@ def test_a_selection_with_batches_is_that_of_select(call, counts_file, tmp_path)
     found, without = (select(values, 1, [1.0, np.inf], **batch, **given) for batch in (with_them, {}))
     assert [float(row["log_likelihood"]) for row in rows] == found.summary["log_likelihood"].tolist()
     assert (found.summary["log_likelihood"] > without.summary["log_likelihood"]).all()
-
-
-def test_new_samples_have_the_effects_of_their_batch(call, counts_file, tmp_path):
-    out = tmp_path / "out"
-    quick = ["--set", "init=nndsvd", "--set", "max_iter=5", "--jobs", "1", "--no-report"]
-    assert call("fit", counts_file, "-k", "2", "-o", out, "--batch", "type", *quick).code == 0
-    for name, asked in (("with", ["--batch", "type"]), ("without", [])):
-        assert call("transform", out, counts_file, "-o", tmp_path / f"{name}.csv", *asked).code == 0
-    fit, counts = Fit.load(next((out / "models").iterdir())), read_table(counts_file).counts
-    for name, labels in (("with", fit.batches.sample_names), ("without", None)):
-        written = np.genfromtxt(tmp_path / f"{name}.csv", delimiter=",", skip_header=1)[:, 1:]
-        np.testing.assert_allclose(
-            written, Log1pNMF.of(fit).transform(counts, batch=labels), rtol=1e-5, atol=1e-9
-        )

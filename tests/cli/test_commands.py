@@ -16,7 +16,7 @@ from log1pnmf.cli.exchange import read_r_list
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import read_table
 
-QUICK = ["--set", "tol=1e-4", "--jobs", "1"]
+QUICK = ["--set", "tol=1e-4", "--set", "init=nndsvd", "--jobs", "1"]
 
 
 def rows(path, delimiter=","):
@@ -172,7 +172,7 @@ def test_sweep(call, counts_file, tmp_path):
 @pytest.mark.parametrize("ending", [".csv", ".tsv.gz"])
 def test_transform_finds_the_training_loadings(call, run_folder, counts_file, tmp_path, ending):
     target = tmp_path / f"l{ending}"
-    done = call("transform", run_folder, counts_file, "-c", "inf", "-o", target, "--json")
+    done = call("transform", run_folder, counts_file, "-c", "inf", "-o", target, "--prior", 0, "--json")
     assert done.json["shape"] == [60, 3]
     again = read_table(target, fractions="allow")
     fitted = Fit.load(run_folder / "models" / "c=inf.npz")
@@ -193,24 +193,24 @@ def test_transform_matches_features_by_name(call, run_folder, counts_file, tmp_p
     assert rows(tmp_path / "a.csv") == rows(tmp_path / "b.csv")
 
 
-def test_transform_refuses_a_model_whose_names_occur_twice(call, counts_file, tmp_path):
+def test_transform_leaves_out_names_that_occur_twice_in_the_model(call, counts_file, tmp_path):
     counts = read_table(counts_file).counts
     names = np.array(counts.feature_names)
     names[1] = names[0]
     with pytest.warns(UserWarning, match="1 feature name occurs more than once"):
         fit_log1p_nmf(Counts(counts.by_row, feature_names=names), 2, tol=1e-2).save(tmp_path / "fit.npz")
     done = call("transform", tmp_path / "fit.npz", counts_file, "-o", tmp_path / "loadings.csv")
-    assert done.code == 2
-    assert "1 feature name occurs more than once in the model" in done.err
+    assert done.code == 0
+    assert "23 of 25 features of the fit are shared" in done.out
 
 
 def test_transform_with_features_missing(call, run_folder, counts_file, tmp_path):
     anndata.read_h5ad(counts_file)[:, :20].copy().write_h5ad(tmp_path / "few.h5ad")
     common = ["transform", run_folder, tmp_path / "few.h5ad", "-c", 1, "-o", tmp_path / "l.csv"]
-    refused = call(*common)
-    assert refused.code == 2
-    assert "lacks 5 of 25" in refused.err
-    taken = call(*common, "--missing", "zero")
+    shared = call(*common)
+    assert shared.code == 0
+    assert "20 of 25 features of the fit are shared" in shared.out
+    taken = call(*common, "--missing", "zero", "--force")
     assert taken.code == 0
     assert "set to zero" in taken.out
 
@@ -315,6 +315,7 @@ def test_usage_by_a_number(call, tmp_path):
     """A column of numbers has a slope; its values can be groups, too."""
     adata = anndata.AnnData(np.random.default_rng(0).poisson(3.0, (48, 6)).astype(np.float32))
     adata.obs["donor"] = np.repeat([f"d{i}" for i in range(8)], 6)
+    adata.obs["kind"] = np.tile(["T", "B"], 24)
     adata.obs["age"] = np.repeat([31.0, 45.0, np.nan, 23.0, 67.0, 39.0, 45.0, 31.0], 6)
     adata.write_h5ad(tmp_path / "a.h5ad")
     options = ("-k", 2, "--set", "tol=1e-3", "--no-report", "-o", tmp_path / "out")
@@ -325,6 +326,11 @@ def test_usage_by_a_number(call, tmp_path):
     found = call(*by_age, "--json").json
     assert found["group"] == ["age"] * 2
     assert len(found["slope"]) == 2
+    assert set(call(*by_age, "--relative-to", "none", "--json").json["relative_to"]) == {""}
+    within = call(*by_age, "--within", "kind", "--interaction", "--relative-to", "k0", "--json").json
+    assert (set(within["within"]), set(within["relative_to"])) == ({"B", "T"}, {"k0"})
+    assert "T: age" in (told := call(*by_age, "--within", "kind")).err + told.out
+    assert "--interaction needs --within" in call(*by_age, "--interaction").err
     groups = call(*by_age, "--as-groups", "--json").json
     assert sorted(set(groups["group"])) == ["31.0", "39.0", "45.0", "67.0"]
 

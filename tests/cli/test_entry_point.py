@@ -30,8 +30,10 @@ def program():
 
 
 def test_from_counts_to_report(program, tmp_path):
-    sparse.save_npz(tmp_path / "a.npz", simulate(40, 15, 3, density=0.3).counts)
-    fitted = program("fit", "a.npz", "-k", 2, "-o", "out", "--set", "tol=1e-4", cwd=tmp_path)
+    sparse.save_npz(tmp_path / "a.npz", simulate(20, 8, 2, density=0.3).counts)
+    fitted = program(
+        "fit", "a.npz", "-k", 2, "-o", "out", "--set", "init=nndsvd", "--set", "tol=1e-4", cwd=tmp_path
+    )
     assert fitted.returncode == 0, fitted.stderr
     assert "out/report.html" in fitted.stdout
     assert "Traceback" not in fitted.stderr
@@ -70,7 +72,7 @@ HELD = """
 
 def test_interrupted_fit_is_kept(tmp_path):
     sparse.save_npz(tmp_path / "a.npz", simulate(60, 30, 3, density=0.3).counts)
-    command = "fit a.npz -k 3 -o out --set tol=0 --time-limit 600"
+    command = "fit a.npz -k 3 -o out --set tol=0 --set init=nndsvd --time-limit 600"
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(HELD), *command.split()],
         cwd=tmp_path,

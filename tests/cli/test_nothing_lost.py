@@ -9,7 +9,7 @@ import pytest
 from log1pnmf.cli.run_folder import RunFolder
 
 running = import_module("log1pnmf.cli.fit")
-QUICK = ["--set", "tol=1e-3", "--jobs", "1"]
+QUICK = ["--set", "tol=1e-3", "--set", "init=nndsvd", "--jobs", "1"]
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
@@ -50,9 +50,14 @@ def test_before_the_fit_nothing_is_left_and_it_is_said(fit, tmp_path, monkeypatc
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("how", SIGNALS)
 @pytest.mark.parametrize(
-    "where", ["cli.fit.deviance_explained", "cli.run_folder.write_csv", "cli.fit._tell_fit", "cli.fit._tell"]
+    ("where", "how"),
+    [
+        ("cli.fit.deviance_explained", signal.SIGINT),
+        ("cli.run_folder.write_csv", signal.SIGTERM),
+        ("cli.fit._tell_fit", signal.SIGINT),
+        ("cli.fit._tell", signal.SIGTERM),
+    ],
 )
 def test_a_finished_fit_is_kept(fit, tmp_path, monkeypatch, where, how):
     press(monkeypatch, where, how)

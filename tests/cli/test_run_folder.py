@@ -52,9 +52,14 @@ def fits(table):
     return [fit_log1p_nmf(table.counts, 2, c=c, tol=1e-3) for c in (1.0, math.inf)]
 
 
-def test_everything_comes_back(tmp_path, table, fits):
-    write_run(tmp_path / "out", fits, table)
-    run = RunFolder.open(tmp_path / "out")
+@pytest.fixture(scope="module")
+def written(tmp_path_factory, table, fits):
+    write_run(path := tmp_path_factory.mktemp("run") / "out", fits, table)
+    return path
+
+
+def test_everything_comes_back(written, table, fits):
+    run = RunFolder.open(written)
     assert [fit.c for fit in run.fits] == [1.0, math.inf]
     np.testing.assert_array_equal(run.fit(1.0).factors, fits[0].factors)
     assert run.labels("type").tolist() == ["a", "b"] * 6
@@ -65,23 +70,18 @@ def test_everything_comes_back(tmp_path, table, fits):
     assert run.record == replace(RECORD, models=models, parameters={"c": "inf"}, fits=measures)
 
 
-def test_tables_hold_every_digit(tmp_path, table, fits):
-    write_run(tmp_path / "out", fits, table)
+def test_tables_hold_every_digit(written, table, fits):
     for name, values, rows in (
         ("loadings_c=inf.csv", fits[1].loadings, table.sample_names),
         ("factors_c=inf.csv", fits[1].factors, table.feature_names),
     ):
-        with open(tmp_path / "out" / name, newline="") as file:
+        with open(written / name, newline="") as file:
             header, *lines = csv.reader(file)
         assert header[1:] == ["k0", "k1"]
         assert [line[0] for line in lines] == rows.tolist()
         np.testing.assert_array_equal(np.array([line[1:] for line in lines], dtype=float), values)
-
-
-def test_measures_are_a_table(tmp_path, table, fits):
-    write_run(tmp_path / "out", fits, table)
-    lines = f"c,n\n1,{fits[0].n_iter}\ninf,{fits[1].n_iter}\n"
-    assert (tmp_path / "out" / "sweep.csv").read_text() == lines
+    measures = f"c,n\n1,{fits[0].n_iter}\ninf,{fits[1].n_iter}\n"
+    assert (written / "sweep.csv").read_text() == measures
 
 
 def fail(*arguments, **options):

@@ -13,7 +13,7 @@ import log1pnmf as lp
 running = import_module("log1pnmf.analysis.select")  # `analysis.select` is the function
 
 QUICK = ["--jobs", "1", "--folds", "2", "--seeds", "2", "-c", "inf"]
-QUICK += ["--set", "tol=1e-4", "--set", "size_factors=none"]
+QUICK += ["--set", "tol=1e-4", "--set", "size_factors=none", "--set", "init=nndsvd"]
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,8 @@ def test_a_folder_with_table_picture_and_what_to_take(call, file, counts, tmp_pa
     assert (tmp_path / "out" / "select.png").read_bytes().startswith(b"\x89PNG")
     with open(tmp_path / "out" / "settings.csv", newline="") as table:
         rows = list(csv.DictReader(table))
-    found = lp.select(
-        counts, [1, 2, 3, 4], math.inf, n_folds=2, n_seeds=2, tol=1e-4, n_jobs=1, size_factors="none"
-    )
+    given = {"n_folds": 2, "n_seeds": 2, "tol": 1e-4, "n_jobs": 1, "size_factors": "none", "init": "nndsvd"}
+    found = lp.select(counts, [1, 2, 3, 4], math.inf, **given)
     assert [float(row["difference"]) for row in rows] == found.summary["difference"].tolist()
     assert [float(row["stability"]) for row in rows] == found.summary["stability"].tolist()
     record = json.loads((tmp_path / "out" / "select.json").read_text())

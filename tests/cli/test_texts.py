@@ -78,7 +78,7 @@ def test_new_texts_are_read_with_the_vocabulary_of_the_fit(call, corpus, tmp_pat
     same = np.stack(
         [values[:, place[word]] if word in place else np.zeros(2) for word in model.feature_names_in_], axis=1
     )
-    expected = project(model.fit_, same)
+    expected = project(model.fit_, same).loadings
     np.testing.assert_allclose(np.array([row[1:] for row in body], dtype=float), expected)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
@@ -264,7 +264,6 @@ WHOLE = content()
 
 
 @given(st.integers(0, len(WHOLE) - 1))
-@settings(max_examples=50)
 def test_cut_files_are_refused(tmp_path_factory, length):
     path = tmp_path_factory.getbasetemp() / "cut"
     path.write_bytes(WHOLE[:length])
@@ -273,7 +272,6 @@ def test_cut_files_are_refused(tmp_path_factory, length):
 
 
 @given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(1, 255)), min_size=1, max_size=4))
-@settings(max_examples=150)
 def test_flipped_bytes_are_refused_or_do_not_matter(tmp_path_factory, flips):
     damaged = bytearray(WHOLE)
     for place, change in flips:
@@ -282,7 +280,6 @@ def test_flipped_bytes_are_refused_or_do_not_matter(tmp_path_factory, flips):
 
 
 @given(st.integers(0, len(WHOLE)), st.integers(0, len(WHOLE)), st.binary(max_size=50))
-@settings(max_examples=80)
 def test_spliced_files_are_refused_or_do_not_matter(tmp_path_factory, start, end, filling):
     damaged = WHOLE[: min(start, end)] + filling + WHOLE[max(start, end) :]
     unchanged_or_refused(tmp_path_factory.getbasetemp(), damaged)

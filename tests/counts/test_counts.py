@@ -369,3 +369,16 @@ class TestMemory:
         )
         assert far.nnz == 2**33 + 3
         assert list(sparse_rows.row_blocks(far.indptr, 2**31)) == [(0, 1), (1, 2)]
+
+
+def test_variable_features_are_those_with_structure():
+    from log1pnmf.counts.features import variable_features
+
+    rng = np.random.default_rng(0)
+    means = np.tile(np.exp(rng.normal(1.0, 1.5, 100)), (200, 1))
+    means[:100, :10] *= 4.0  # twice as many samples as not, and features of all levels
+    means *= rng.gamma(5.0, 0.2, (200, 1)) * rng.gamma(2.0, 0.5, (200, 100))
+    found = variable_features(Counts.from_any(rng.poisson(means)), 15)
+    assert (found[:-1] < found[1:]).all()
+    assert np.isin(np.arange(10), found).sum() >= 7
+    assert len(variable_features(Counts.from_any(np.eye(3)), 5)) == 3

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
@@ -106,7 +106,6 @@ class TestSizeFactors:
         np.testing.assert_allclose(factors, [6 / 4, 1, 6 / 4])
         np.testing.assert_array_equal(Counts.from_any(self.Y).size_factors("none"), [1.0, 1.0, 1.0])
 
-    @settings(max_examples=50)
     @given(hnp.arrays(np.int64, (4, 3), elements=st.integers(0, 2**40)), st.integers(1, 100))
     def test_total_has_mean_one_and_does_not_see_the_unit(self, Y, unit):
         Y[:, 0] += 1

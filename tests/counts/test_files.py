@@ -45,7 +45,7 @@ def count_arrays(draw):
 
 
 @pytest.mark.parametrize("name", NAMED + NAMELESS)
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=count_arrays())
 def test_what_is_written_is_read_again(tmp_path, name, values):
     table = table_of(values)
@@ -240,7 +240,6 @@ def test_chunks_that_do_not_fit_leave_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@settings(max_examples=40)
 @given(
     seed=st.integers(0, 1000),
     min_samples=st.integers(0, 4),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import warnings
 
@@ -33,6 +34,16 @@ def whole(path):
 def annotated():
     obs = pd.DataFrame({"kind": pd.Categorical(["a", "b", "a"])}, index=["x", "y", "z"])
     return anndata.AnnData(X=np.eye(3, dtype=np.float32), obs=obs, uns={"kept": np.arange(3)})
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A folder with one table as t.h5ad and as t.zarr."""
+    place = tmp_path_factory.mktemp("written")
+    annotated().write_h5ad(place / "t.h5ad")
+    group = zarr.open_group(str(place / "t.zarr"), mode="w", zarr_format=2)
+    anndata.io.write_elem(group, "/", annotated())
+    return place
 
 
 @pytest.fixture
@@ -120,9 +131,8 @@ FORGERIES = {
 
 @pytest.mark.parametrize("way", [link, storage, virtual, soft])
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_no_part_of_an_h5ad_file_leads_elsewhere(elsewhere, forgery, way):
-    path = elsewhere / "t.h5ad"
-    annotated().write_h5ad(path)
+def test_no_part_of_an_h5ad_file_leads_elsewhere(elsewhere, written, forgery, way):
+    path = shutil.copy(written / "t.h5ad", elsewhere)
     forge, readers = FORGERIES[forgery]
     with h5py.File(path, "r+") as file:
         forge(file, way, elsewhere)
@@ -134,10 +144,10 @@ def test_no_part_of_an_h5ad_file_leads_elsewhere(elsewhere, forgery, way):
 
 
 @pytest.mark.parametrize("name", ["obs", "var", "X", "layers", "matrix"])
-def test_groups_in_other_files(elsewhere, name):
+def test_groups_in_other_files(elsewhere, written, name):
     path = elsewhere / ("t.h5" if name == "matrix" else "t.h5ad")  # of 10x
     if name != "matrix":
-        annotated().write_h5ad(path)
+        shutil.copy(written / "t.h5ad", path)
     with h5py.File(path, "a") as file:
         file.pop(name, None)
         file[name] = h5py.ExternalLink(str(elsewhere / "secret.h5"), "/group")
@@ -183,10 +193,8 @@ def test_everything_that_anndata_holds_is_read(tmp_path):
 
 
 @pytest.fixture
-def store(tmp_path):
-    path = tmp_path / "t.zarr"
-    anndata.io.write_elem(zarr.open_group(str(path), mode="w", zarr_format=2), "/", annotated())
-    return path
+def store(tmp_path, written):
+    return shutil.copytree(written / "t.zarr", tmp_path / "t.zarr")
 
 
 ENTRIES = (read_table, whole, open_counts)
@@ -307,8 +315,9 @@ def test_underscores_belong_to_names_and_not_to_numbers(tmp_path):
         read_table(tmp_path / "t.csv")
 
 
-@pytest.mark.parametrize("name", ["t.h5ad", "t.zarr"])
-@pytest.mark.parametrize("kind", [np.int32, np.int64, np.float64])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("t.h5ad", np.int32), ("t.zarr", np.int64), ("t.h5ad", np.float64)]
+)
 def test_large_counts_are_written_in_chunks_exactly(tmp_path, name, kind):
     from scipy import sparse
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -73,7 +73,6 @@ def bits(fit):
     st.sampled_from([1.0, 255.0, 256.0, 65535.0, 65536.0, 2.0**24, 2.0**40, 0.5]),
     st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=80)
 @pytest.mark.filterwarnings("ignore:.*non-integer value")
 def test_a_chunk_comes_back_as_it_was(sizes, largest, seed):
     rng = np.random.default_rng(seed)

@@ -20,7 +20,7 @@ from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose, quadratic
 
-N, M, K, B = 150, 40, 3, 4
+N, M, K, B = 90, 30, 3, 4
 DISPERSED = NegativeBinomial(np.linspace(0.0, 0.9, M))
 
 
@@ -257,7 +257,7 @@ def test_engines_without_batches_say_so():
 @pytest.mark.parametrize("name", CASES)
 def test_chunks_add_up_to_the_whole(chunks_of, name):
     problem, (loadings, factors) = CASES[name], point()
-    chunks = survey(open_counts(chunks_of(problem.counts.to_scipy(), [0, 30, 31, 110, N])))
+    chunks = survey(open_counts(chunks_of(problem.counts.to_scipy(), [0, 30, 31, 70, N])))
     own, whole = replace(problem, counts=chunks), NativeEngine(problem, 1)
     if isinstance(problem.zeros, AdaptiveZeros):  # chunks find theirs in every pass
         stored, exposure = StreamingEngine(own, 1).collect_zeros(*point(), problem.zeros.caps)

@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 
+import dask
 import dask.array
 import numpy as np
 import pytest
@@ -22,8 +23,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::Depr
 
 @pytest.fixture(scope="module")
 def client():
-    with warnings.catch_warnings():
+    quickly = {"distributed.worker.multiprocessing-method": "forkserver"}  # one process imports for all
+    with warnings.catch_warnings(), dask.config.set(quickly):
         warnings.simplefilter("ignore")
+        distributed.utils.get_mp_context().set_forkserver_preload(
+            ["distributed", "log1pnmf.engines.streaming"]
+        )
         with (
             distributed.LocalCluster(
                 n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit="1GB", silence_logs=50

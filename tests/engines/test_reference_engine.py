@@ -18,6 +18,14 @@ from log1pnmf.model.zeros import quadratic
 SHIFTS = [1e-6, 1e-3, 1.0, 1e4, math.inf]
 KINDS = [None, "chebyshev", "taylor"]
 SOLVERS = ["newton", "coordinate"]
+FORMS = [
+    (1e-6, None),
+    (1e-3, "chebyshev"),
+    (1.0, None),
+    (1.0, "chebyshev"),
+    (1e4, "taylor"),
+    (math.inf, None),
+]
 
 
 def example(c, kind=None, *, n=7, m=9, n_components=3, seed=0):
@@ -35,8 +43,7 @@ def example(c, kind=None, *, n=7, m=9, n_components=3, seed=0):
     return ReferenceEngine(problem), loadings, factors
 
 
-@pytest.mark.parametrize("c", SHIFTS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("c", "kind"), FORMS)
 def test_loss_and_gradient_are_those_of_the_loss_module(c, kind):
     engine, loadings, factors = example(c, kind)
     problem = engine.problem
@@ -80,8 +87,7 @@ def test_the_penalised_loss_never_rises(*, seed, c, kind, row_solver, n_componen
         before = after
 
 
-@pytest.mark.parametrize("c", SHIFTS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("c", "kind"), FORMS)
 @pytest.mark.parametrize("bound", [None, 0.7])
 def test_repeated_steps_solve_the_row_problem(c, kind, bound):
     engine, loadings, factors = example(c, kind, n=1)
@@ -119,9 +125,9 @@ def test_repeated_steps_solve_the_row_problem(c, kind, bound):
     assert (gradient[b[0] == upper] <= scale).all()
 
 
-@pytest.mark.parametrize("c", [1e-3, 1.0, 1e4, math.inf])
+@pytest.mark.parametrize("c", [1e-3, 1.0, math.inf])
 def test_both_row_solvers_meet(c):
-    engine, loadings, factors = example(c)
+    engine, loadings, factors = example(c, n=3, m=6)
     side, ends = engine.problem.loadings_side, []
     for row_solver in SOLVERS:
         values, before = loadings, np.inf
@@ -149,8 +155,7 @@ def test_transposed_problem_is_the_same(c, row_solver):
 
 
 @pytest.mark.parametrize("row_solver", SOLVERS)
-@pytest.mark.parametrize("c", SHIFTS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("c", "kind"), FORMS)
 def test_impossible_starts_recover_without_nan(c, kind, row_solver):
     engine, loadings, factors = example(c, kind)
     loadings[0] = 0.0

@@ -19,12 +19,13 @@ from log1pnmf.model.zeros import quadratic
 
 K = 3
 LOWER = np.tril_indices(K)
-CHUNKS = [1, 3, 17, (1, 2, 100, 100, 150)]
+CHUNKS = [1, 17, (1, 2, 100, 100, 150)]
 DISPERSED = NegativeBinomial(np.linspace(0.0, 1.0, 60))
 
 
 def options(c, likelihood="chebyshev", **more):
-    return {"c": c, "likelihood": likelihood, "random_state": 0, "n_jobs": 1, "engine": "streaming", **more}
+    given = {"c": c, "likelihood": likelihood, "init": "rank1", "random_state": 0, "n_jobs": 1}
+    return given | {"engine": "streaming"} | more
 
 
 def engines(matrix, chunks, c=1.0, exact=False, noise=POISSON):
@@ -178,7 +179,8 @@ def test_a_fit_with_dispersions_may_be_stopped(cut, tmp_path):
 def test_square_tables_are_fitted_as_others(noise):
     """Their loadings are told from their factors, although both have the same shape."""
     counts = np.random.default_rng(0).poisson(3.0, (12, 12)) + 1
-    fits = [fit_log1p_nmf(counts, 2, noise=noise, engine=engine) for engine in ("streaming", "native")]
+    options = {"noise": noise, "init": "rank1", "tol": 1e-5}
+    fits = [fit_log1p_nmf(counts, 2, engine=engine, **options) for engine in ("streaming", "native")]
     assert fits[0].converged
     assert fits[0].log_likelihood == pytest.approx(fits[1].log_likelihood, rel=1e-4)
 

@@ -209,7 +209,7 @@ def a_few_parameters(draw):
 
 
 @given(X=matrices, parameters=a_few_parameters())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_anything_is_fitted_or_refused(X, parameters):
     model = Log1pNMF(**{"max_iter": 4, "n_jobs": 1, **parameters})
     with warnings.catch_warnings():
@@ -233,7 +233,6 @@ new_samples = st.one_of(
 
 
 @given(X=new_samples, c=st.sampled_from([1e-3, 1.0, np.inf]), likelihood=st.sampled_from(["auto", "exact"]))
-@settings(max_examples=60)
 def test_any_new_samples_are_solved_or_refused(X, c, likelihood):
     model = Log1pNMF(**GOOD, c=c, likelihood=likelihood).fit(Y)
     before = model.components_.copy()

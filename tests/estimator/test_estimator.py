@@ -82,7 +82,7 @@ class TestNewSamples:
         model = Log1pNMF(c=c, l1=l1, **{**OPTIONS, "tol": 1e-14, "max_iter": 20000}).fit(Y)
         assert model.converged_
         before = model.components_.copy()
-        found = model.transform(sparse.csr_array(Y))
+        found = model.transform(sparse.csr_array(Y), prior=0)
         np.testing.assert_array_equal(model.components_, before)
         np.testing.assert_allclose(found, model.loadings_, rtol=1e-4, atol=1e-4 * model.loadings_.max())
 
@@ -91,7 +91,8 @@ class TestNewSamples:
         one = model.transform(Y[:1])
         together = model.transform(Y[:7])
         np.testing.assert_allclose(one[0], together[0], rtol=1e-9)
-        doubled = model.transform(2 * Y[:1])  # twice the counts, twice the size factor
+        one = model.transform(Y[:1], prior=0)
+        doubled = model.transform(2 * Y[:1], prior=0)  # twice the counts, twice the size factor
         np.testing.assert_allclose(doubled, one, rtol=1e-4, atol=1e-8)
 
     def test_features_unseen_in_training_are_left_out(self):
@@ -135,7 +136,7 @@ class TestNewSamples:
         sizes = new.sum(axis=1) / Y[:40].sum(axis=1).mean()
         sizes[sizes == 0] = 1.0
         value = log_likelihood(
-            Counts.from_any(new), model.transform(new), model.components_.T, model.fit_.link, sizes
+            Counts.from_any(new), model.transform(new, prior=0), model.components_.T, model.fit_.link, sizes
         )
         assert model.score(new) == pytest.approx(value / new.size, rel=1e-9)
 
@@ -235,7 +236,7 @@ class TestStartFromAFit:
 
     def test_other_samples_start_from_the_factors(self):
         model = Log1pNMF(**OPTIONS).fit(Y[:40])
-        expected = model.transform(Y) @ model.components_
+        expected = model.transform(Y, prior=0) @ model.components_
         model.set_params(max_iter=8, tol=1.0, init=model.fit_).fit(Y)
         assert model.loadings_.shape == (50, 3)
         np.testing.assert_allclose(model.loadings_ @ model.components_, expected, atol=0.3 * expected.max())

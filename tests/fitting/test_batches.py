@@ -162,12 +162,11 @@ def test_other_forms_of_the_zeros_give_about_the_same_effects(fit, parameters):
 
 def test_new_samples_of_a_known_batch_have_the_loadings_of_training(fit):
     model = Log1pNMF.of(fit)
-    same = model.transform(COUNTS, batch=NAMES)
+    same = model.transform(COUNTS, batch=NAMES, prior=0)
     assert same == pytest.approx(fit.loadings, abs=0.02)
     assert (model.transform(COUNTS, batch=np.repeat("south", N)) == model.transform(COUNTS)).all()
+    assert (model.transform(COUNTS, batch="south") == model.transform(COUNTS)).all()
     assert model.score(COUNTS, batch=NAMES) > model.score(COUNTS)
-    with pytest.raises(ValueError, match="the fit has no batches"):
-        Log1pNMF(2).fit(COUNTS).transform(COUNTS, batch=NAMES)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +181,7 @@ def test_new_samples_of_a_known_batch_have_the_loadings_of_training(fit):
 )
 def test_a_streamed_fit_is_the_fit_of_the_whole(chunks_of, parameters):
     chunks = open_counts(chunks_of(sparse.csr_array(COUNTS), [0, 70, 160, N]))
-    first = fitted(max_iter=3, **parameters)
+    first = fitted(**parameters)
     tight = {"init": first, "max_iter": 400, "tol": 1e-10} | parameters
     whole, streamed = fitted(**tight), fit_log1p_nmf(chunks, K, batch=NAMES, n_jobs=1, **tight)
     assert streamed.objective == pytest.approx(whole.objective, rel=1e-7)
@@ -263,6 +262,26 @@ def test_findings_say_what_batches_take_of_the_deviance(fit):
     assert np.isnan(batch_findings(fit).total)
     with pytest.raises(ValueError, match="has no batches"):
         batch_findings(fitted(batch=None, max_iter=1))
+
+
+@pytest.mark.parametrize(
+    "column", [np.linspace(0.1, 0.7, 60), np.arange(60), list(np.linspace(0.0, 1.0, 60))]
+)
+def test_a_continuous_column_is_not_a_batch(column):
+    counts = np.random.default_rng(0).poisson(3.0, (60, 5))
+    with pytest.raises(ValueError, match=r"numbers with 60 values in 60 samples; cut them into ranges"):
+        fit_log1p_nmf(counts, 1, batch=column)
+    assert (
+        fit_log1p_nmf(counts, 1, batch=np.asarray(column).astype(str), max_iter=1, tol=1.0).batches.n_batches
+        == 60
+    )
+    assert fit_log1p_nmf(counts, 1, batch=np.arange(60) % 7, max_iter=1, tol=1.0).batches.n_batches == 7
+
+
+def test_a_number_that_coincides_with_batches_is_a_warning(fit):
+    age = np.unique(NAMES, return_inverse=True)[1] * 10.0 + 20.0
+    with pytest.warns(UserWarning, match="the number is the same in all samples of each batch"):
+        Log1pNMF.of(fit).usage(age, replicate=np.arange(N) % 6 + 10 * age)
 
 
 @pytest.mark.parametrize("c", [0.1, 1.0, math.inf])

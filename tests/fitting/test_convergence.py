@@ -81,7 +81,7 @@ def test_nothing_is_converged_while_an_update_of_the_size_factors_gains(ugly, pa
     rng = np.random.default_rng(0)
     rates = rng.gamma(0.5, 1.0, (24, 2)) @ rng.gamma(0.5, 2.0, (2, 20))
     size = {"rows": (24, 1), "columns": (1, 20)}[ugly]
-    options = {"size_factors": "fit", "n_jobs": 1, **parameters}
+    options = {"size_factors": "fit", "init": "nndsvd", "n_jobs": 1, **parameters}
     counts = rng.poisson(rates * 10.0 ** rng.uniform(-1.0, 2.0, size))
     fit = fit_log1p_nmf(counts, 2, **options)
     more = fit_log1p_nmf(counts, 2, **{**options, "init": fit, "tol": 1e-12})
@@ -148,11 +148,11 @@ def test_a_fit_that_was_cut_off_does_not_contradict_itself(likelihood):
 
 
 @pytest.mark.parametrize("likelihood", ["chebyshev", "exact"])
-@pytest.mark.parametrize("scale", [1e-20, 1e-6, 1.0, 1e4])
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e4])
 def test_converged_is_said_only_near_an_optimum(scale, likelihood):
     sizes = np.geomspace(1e-4, 1e4, len(Y))
     for size_factors in ("total", sizes):
-        options = {"likelihood": likelihood, "size_factors": size_factors, "max_iter": 200, "n_jobs": 1}
+        options = {"likelihood": likelihood, "size_factors": size_factors, "max_iter": 200, "init": "rank1"}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             fit = fit_log1p_nmf(Y * scale, 3, c=1.0, **options)

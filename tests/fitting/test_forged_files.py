@@ -124,9 +124,9 @@ def use_model(path):
 def test_forged_models(tmp_path, options):
     path = tmp_path / "model"
     ignored(Log1pNMF(**OPTIONS, **options).fit, Y).save(path)
-    outcomes = used_or_refused(path, use_model, sample=11)
-    assert outcomes["used"] >= 15
-    assert outcomes["refused"] >= 60
+    outcomes = used_or_refused(path, use_model, sample=19)
+    assert outcomes["used"] >= 8
+    assert outcomes["refused"] >= 35
 
 
 def test_a_file_decides_nothing_about_threads_paths_and_engines(tmp_path):
@@ -178,9 +178,9 @@ def test_forged_checkpoints(tmp_path, number):
     path = tmp_path / "checkpoint"
     ignored(fit_log1p_nmf, Y, checkpoint=path, callbacks=[stopped_at(number)], **CHECKPOINT)
     assert (read_archive(path)[1]["best"] is not None) == (number == 17)
-    outcomes = used_or_refused(path, lambda path: fit_log1p_nmf(Y, resume=path, **CHECKPOINT), sample=25)
-    assert outcomes["used"] >= 5
-    assert outcomes["refused"] >= 40
+    outcomes = used_or_refused(path, lambda path: fit_log1p_nmf(Y, resume=path, **CHECKPOINT), sample=51)
+    assert outcomes["used"] >= 3
+    assert outcomes["refused"] >= 20
 
 
 @pytest.mark.parametrize("bits", [np.random.MT19937, np.random.Philox])
@@ -189,8 +189,8 @@ def test_forged_random_numbers(tmp_path, bits):
     ignored(fit_log1p_nmf, Y, checkpoint=path, callbacks=[stopped_at(4)], **options)
     (arrays, metadata), outcomes = read_archive(path), {"used": 0, "refused": 0}
     more = ({"array": ["a"], "dtype": "S100000000"}, {"array": [1], "dtype": "u8"})
-    for place in places(metadata["random"]):
-        for value in (..., *VALUES[:8], *more):
+    for number, place in enumerate(places(metadata["random"])):
+        for value in (..., *VALUES[:8], *more)[number % 3 :: 3]:
             write_archive(path, arrays, changed(metadata, ("random", *place), value))
             try:
                 rng = checkpoint.load_checkpoint(path).rng
@@ -199,7 +199,7 @@ def test_forged_random_numbers(tmp_path, bits):
             else:
                 outcomes["used"] += 1
                 assert 0.0 <= rng.random(5).max() < 1.0
-    assert outcomes["refused"] > 50
+    assert outcomes["refused"] > 16
     assert outcomes["used"] > 0
 
 

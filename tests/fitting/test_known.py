@@ -170,9 +170,11 @@ def test_files_keep_what_was_known(tmp_path):
 
 def test_new_samples_are_free_unless_their_loadings_are_given():
     model = lp.Log1pNMF(3, init="nndsvd", n_jobs=1).fit(FRAME, fixed_loadings=DESIGN[:, :2])
-    free = model.transform(FRAME.iloc[:6])
+    free = model.transform(FRAME.iloc[:6], prior=0)
     assert not np.array_equal(free[:, :2], DESIGN[:6, :2])
     given = model.transform(FRAME.iloc[:6], fixed_loadings=DESIGN[:6, :2])
+    assert np.array_equal(given[:, :2], DESIGN[:6, :2])
+    given = model.transform(FRAME.iloc[:6], fixed_loadings=DESIGN[:6, :2], prior=0)
     assert np.array_equal(given[:, :2], DESIGN[:6, :2])
     counted = COUNTS[:6].any(axis=1)
     np.testing.assert_allclose(given[counted, 2], model.loadings_[:6][counted, 2], atol=1e-3)

@@ -86,7 +86,7 @@ def test_deviance_explained_is_that_of_the_noise(counts, fit):
 
 def test_new_samples_are_held_against_the_noise(counts, fit):
     new = np.random.default_rng(1).poisson(counts[:5] + 1)
-    loadings = project(fit, new, "none")
+    loadings = project(fit, new, "none", prior=0).loadings
     means = fit.link.inverse(loadings @ fit.factors.T)
     expected = log_pmf(new, means, PHI)
     assert score(fit, new, "none") == pytest.approx(expected.mean(), rel=1e-9)
@@ -95,7 +95,8 @@ def test_new_samples_are_held_against_the_noise(counts, fit):
             moved = loadings * np.where(np.arange(2) == k, step, 1.0)
             worse = log_pmf(new, fit.link.inverse(moved @ fit.factors.T), PHI)
             assert (worse.sum(axis=1) <= expected.sum(axis=1) + 1e-9).all()
-    as_poisson = np.abs(project(lp.fit_log1p_nmf(counts, 2, c=fit.c, init=fit), new, "none") - loadings)
+    poisson = lp.fit_log1p_nmf(counts, 2, c=fit.c, init=fit)
+    as_poisson = np.abs(project(poisson, new, "none", prior=0).loadings - loadings)
     assert as_poisson.max() > 1e-3
 
 
@@ -107,17 +108,17 @@ def test_features_without_factors_keep_the_dispersions_of_the_others(counts):
     alone = lp.fit_log1p_nmf(
         y[:, used], 1, c=math.inf, noise="nb", dispersion=PHI[used], max_iter=100, tol=1e-5
     )
-    np.testing.assert_allclose(project(fit, y), project(alone, y[:, used]), rtol=1e-4)
+    np.testing.assert_allclose(project(fit, y).loadings, project(alone, y[:, used]).loadings, rtol=1e-4)
 
 
 def test_features_left_out_are_predicted_with_the_noise_of_the_others(counts, fit, monkeypatch):
-    monkeypatch.setattr("log1pnmf.analysis.heldout.PULL", 0.0)  # loadings as `project` finds them
+    monkeypatch.setattr("log1pnmf.fitting.new_samples.PRIOR", 0.0)  # the most likely loadings
     scored, given = np.array([1, 4]), np.array([0, 2, 3, 5])
     options = {"scored": scored, "size_factors": np.ones(5), "background": 0.0}
     totals = counts.sum(axis=0, dtype=float)
     found = heldout_features(fit, totals, Counts.from_any(counts[:5]), **options)
     part = replace(fit, factors=fit.factors[given], dispersion=PHI[given])
-    means = fit.link.inverse(project(part, counts[:5][:, given], np.ones(5)) @ fit.factors[scored].T)
+    means = fit.link.inverse(project(part, counts[:5][:, given], np.ones(5)).loadings @ fit.factors[scored].T)
     wider = np.maximum(PHI[scored], 1.0)
     own, wide = (log_pmf(counts[:5][:, scored], means, phi) for phi in (PHI[scored], wider))
     expected = np.logaddexp(np.log1p(-OUTLIERS) + own, np.log(OUTLIERS) + wide).sum(axis=1)

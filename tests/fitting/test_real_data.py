@@ -68,7 +68,7 @@ def some_rows(counts, n=ROWS):
 @pytest.mark.parametrize("name", QUICK)
 def test_objective_never_rises(real_data, name, c):
     """Exact at c = 1e-3, approximate at c = 1, exact at sparse cost for inf."""
-    fit, watch = watched(some_rows(real_data(name).X), c, 5)
+    fit, watch = watched(some_rows(real_data(name).X), c, 5, init="random")
     assert fit.settings.likelihood == ("chebyshev" if c == 1.0 else "exact")
     log_likelihoods = (fit.approximate_log_likelihood, fit.log_likelihood)
     assert -watch.objectives[-1] == log_likelihoods[0 if c == 1.0 else 1]
@@ -119,7 +119,7 @@ def test_pbmc_same_bits_for_any_number_of_threads(real_data, c):
         if iteration.index == 0:
             starts.append(iteration)
 
-    options = {"c": c, "callbacks": [first], "tol": 0.0, "max_iter": 8}
+    options = {"c": c, "callbacks": [first], "tol": 0.0, "max_iter": 8, "init": "random"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         one = fit_log1p_nmf(counts, 4, n_jobs=1, random_state=0, **options)

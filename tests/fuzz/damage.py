@@ -20,7 +20,7 @@ from log1pnmf.counts.write import write_table
 KINDS = ("flip", "cut", "insert", "erase", "swell", "copy")
 TELLING = (
     b"\0",
-    b"\xff\xff\xff\xff",
+    b"\xff" * 4,
     b"\xff\xff\xff\x7f",
     b"-1",
     b"9" * 18,
@@ -121,13 +121,8 @@ def samples(folder):
     counts = Counts.from_any(rng.poisson(1.0, (12, 7)))
     table = CountTable(Counts(counts.by_row, **names), {"type": np.array(["a", "b"] * 6)})
     made = {}
-    for name in (
-        *(
-            f"t.{ending}"
-            for ending in ["csv", "tsv", "csv.gz", "mtx", "mtx.gz", "npy", "npz", "h5ad", "zarr"]
-        ),
-        "tenx",
-    ):
+    endings = ("csv", "tsv", "csv.gz", "mtx", "mtx.gz", "npy", "npz", "h5ad", "zarr")
+    for name in (*(f"t.{ending}" for ending in endings), "tenx"):
         write_table(table, folder / name)
         made[name] = Sample(folder / name)
     made["t.npz inside"] = Sample(folder / "t.npz", inside=True)

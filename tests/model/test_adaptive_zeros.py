@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference_zeros import survey_feature
 
@@ -18,7 +18,6 @@ def polyval(coefficients, x):
 @given(
     st.lists(st.floats(0.0, 1.5), min_size=1, max_size=50), st.floats(0.01, 2.0), st.integers(0, 2**32 - 1)
 )
-@settings(max_examples=60)
 def test_the_quadratic_of_a_feature(etas, cap, seed):
     eta = np.array(etas)
     t = np.random.default_rng(seed).uniform(0.1, 5.0, len(eta))
@@ -79,7 +78,6 @@ def test_errors_come_close_to_the_limit():
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=20)
 def test_two_coefficients_have_room_in_one_double(seed):
     rng = np.random.default_rng(seed)
     given = rng.normal(size=(6, 5)) * 10.0 ** rng.integers(-300, 300, (6, 5))

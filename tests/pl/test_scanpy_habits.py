@@ -107,7 +107,7 @@ def test_gene_symbols(adata, figure, ax):
 def test_colours_of_categories(adata, figure):
     own = adata.copy()
     own.uns["group_colors"] = ["#ff0000", "#00ff00", "#0000ff"]
-    tl.usage(own, "group", replicate=True)
+    tl.usage(own, "group", replicate=True, relative_to=None)
     left = pl.usage(own, figure=figure).axes[0]
     handles, labels = left.get_legend_handles_labels()
     assert dict(zip(labels, [to_hex(line.get_color()) for line in handles], strict=True)) == {

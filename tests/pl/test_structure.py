@@ -156,7 +156,7 @@ class TestAround:
 
     def test_number_of_artists_does_not_grow_with_samples(self, figure):
         counts = []
-        for n in (100, 5000):
+        for n in (100, 1000):
             shown = fit_of_arrays(np.random.default_rng(0).random((n, 15)), np.ones((5, 15)), 1.0)
             axes = figure.subplots()
             pl.structure(shown, np.arange(n) % 5, ax=axes)

@@ -19,14 +19,8 @@ def find_chromium():
 
 
 CHROMIUM = find_chromium()
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="needs Chromium: apt install chromium, or python -m playwright install chromium"
@@ -79,8 +73,7 @@ def press_head(tab, table, index):
     return tab.get_attribute(f"#{table} thead th:nth-child({index + 1})", "aria-sort")
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_opens_without_trouble_and_fits_the_window(opened, width, scheme):
     tab = opened(width, color_scheme=scheme)
     assert tab.evaluate("document.documentElement.scrollWidth") == width
@@ -175,13 +168,8 @@ def test_keyboard_walks_along_the_samples(opened, page, embedded):
         tab.keyboard.press(key)
         return int(plot.get_attribute("aria-valuenow"))
 
-    assert [after(key) for key in ("Home", "ArrowRight", "ArrowRight", "ArrowLeft", "End")] == [
-        0,
-        1,
-        2,
-        1,
-        89,
-    ]
+    walked = [after(key) for key in ("Home", "ArrowRight", "ArrowRight", "ArrowLeft", "End")]
+    assert walked == [0, 1, 2, 1, 89]
     assert after("PageUp") == data["spans"][1][1]
     assert after("PageDown") == data["spans"][2][1]
     assert plot.get_attribute("aria-valuetext").startswith(data["names"][data["spans"][2][1]] + ", ")

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from log1pnmf import fit_log1p_nmf, shares
@@ -132,7 +132,6 @@ def test_pairs_of_several_fits(fit_of):
     assert same_factors(fits[:1], ["x"]) == ("", False)
 
 
-@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     shapes=st.tuples(st.floats(0.02, 5.0), st.floats(0.02, 5.0)),

@@ -152,7 +152,7 @@ def test_where_few_features_are_significant_they_are_named_and_the_top_ones_list
     few = replace(found, adjusted_p=p, n_rising=np.eye(1, len(found.n_rising), dtype=int)[0])
     path = write_report(tmp_path / "r.html", models[0], counts=counts, feature_names=names, markers=few)
     text = path.read_text("utf-8")
-    assert f"One feature rises significantly with it: {names[only]}." in text
+    assert f"one feature rises significantly with it: {names[only]}." in text
     first = text.split('<ol class="bars')[1].split("</ol>")[0]
     assert all(f">{names[j]}<" in first for j in ranking_of(models[0].fit_).top(0, 8))
 
@@ -233,15 +233,12 @@ def test_figures_of_the_comparison(fit_of):
     assert "Samples mix more factors at c = 1 than at c = ∞" in result.headline
 
 
-def test_early_stopping_is_said(tmp_path, stopped_early):
+def test_early_stopping_is_said(tmp_path, page, stopped_early):
+    assert "stopped early" not in text_of(page)  # converged fits
     text = text_of(write_report(tmp_path / "r.html", stopped_early))
     assert "c = 1: stopped early: not converged after 3 iterations, still gaining" in text
     assert "NO: stopped early" in text
     assert "Not converged: c = 1. See the notes." in text
-
-
-def test_converged_fits_have_no_such_note(page):
-    assert "stopped early" not in text_of(page)
 
 
 def test_cites_and_reproduces(page):

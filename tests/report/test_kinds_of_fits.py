@@ -41,7 +41,7 @@ def test_a_fit_with_dispersions_is_judged_by_its_noise(tmp_path):
     counts = np.random.default_rng(0).negative_binomial(2, 0.4, (60, 20))
     texts = {}
     for noise in ("nb", "poisson"):
-        fit = fit_log1p_nmf(counts, 2, noise=noise, tol=1e-4)
+        fit = fit_log1p_nmf(counts, 2, noise=noise, init="nndsvd", tol=1e-4)
         texts[noise] = write_report(tmp_path / f"{noise}.html", fit, counts=counts).read_text()
     assert 'aria-label="Dispersions of features against their mean counts' in texts["nb"]
     assert texts["nb"].count('class="dots"') == texts["nb"].count('class="band"') == 1

@@ -11,7 +11,7 @@ import log1pnmf as lp
 from log1pnmf import Log1pNMF
 from log1pnmf.fitting.fit import Keys
 
-FAST = {"tol": 1e-4, "n_jobs": 1}
+FAST = {"tol": 1e-4, "n_jobs": 1, "init": "nndsvd"}
 
 
 @pytest.fixture(scope="module")
@@ -180,3 +180,21 @@ def test_sweep_keeps_every_fit_and_a_table(adata):
         assert adata.uns[key]["log_likelihood"] == likelihood
         assert adata.obsm[key].shape == (adata.n_obs, 2)
     assert lp.as_fit(adata, key="log1p_nmf_c=0.1").c == 0.1
+
+
+def test_all_features_are_added_to_a_fit_of_some(cells):
+    adata = cells.copy()
+    adata.var["variable"] = np.arange(adata.n_vars) % 2 == 0
+    lp.tl.log1p_nmf(adata, 2, mask_var="variable:20", key_added="few", tol=1e-4)
+    assert len(lp.as_fit(adata, key="few").factors) == 20
+    lp.tl.log1p_nmf(adata, 2, mask_var="variable", tol=1e-4)
+    lp.tl.extend_features(adata)
+    some, every = lp.as_fit(adata), lp.as_fit(adata, key="log1p_nmf_all")
+    assert (some.loadings == every.loadings).all()
+    assert (every.factors[::2] == some.factors).all()
+    assert every.factors[1::2].any(axis=1).mean() > 0.9
+    assert "300 features were fitted, and 300 were added" in every.messages[0]
+    assert len(lp.analysis.markers(every, adata.X, n_jobs=1).feature_names) == 600
+    new = cells[:30].copy()
+    lp.tl.transform(new, adata)  # uses the fitted ones
+    assert lp.as_fit(new).feature_names.tolist() == some.feature_names.tolist()

@@ -127,7 +127,7 @@ def test_projected_samples_have_markers_and_usage(fitted):
     fit = lp.as_fit(fitted)
     new = anndata.AnnData(fitted.X[::-1, ::-1].copy(), fitted.obs[::-1], fitted.var[::-1])
     batch_key = None if fit.batches is None else "chip"
-    lp.tl.transform(new, fitted, std=True, batch_key=batch_key)
+    lp.tl.transform(new, fitted, std=True, batch_key=batch_key, prior=0)
     np.testing.assert_allclose(new.obsm["X_log1p_nmf"], fit.loadings[::-1], atol=0.05)
     projected = lp.as_fit(new)
     assert not projected.whole
@@ -136,8 +136,8 @@ def test_projected_samples_have_markers_and_usage(fitted):
     lp.tl.usage(new[:40].copy(), "condition", replicate="donor")
     assert set(table(new, "markers")["feature"]) <= set(new.var_names)
     again = fitted.copy()
-    lp.tl.transform(again, new, batch_key=batch_key)  # the factors are the same
-    direct = lp.tl.transform(fitted, fitted, batch_key=batch_key, copy=True)
+    lp.tl.transform(again, new, batch_key=batch_key, prior=0)  # the factors are the same
+    direct = lp.tl.transform(fitted, fitted, batch_key=batch_key, prior=0, copy=True)
     np.testing.assert_allclose(again.obsm["X_log1p_nmf"], direct.obsm["X_log1p_nmf"], atol=1e-3)
     with pytest.raises(ValueError, match="needs all 60 samples of the fit"):
         lp.tl.evidence(new)

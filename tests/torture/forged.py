@@ -244,7 +244,7 @@ TABLES = {
     "long_row.h5ad": h5ad_long_row,
     "labels.h5ad": h5ad_labels,
     "barcodes.h5": tenx,
-    "rows.csv.gz": packed(b"0\n"),
+    "rows.csv.gz": packed(b"1,1,1,1,1,1,1,1\n" if SHIFT else b"0\n"),  # a million rows take seconds
     "names.csv.gz": packed(b"ab,0\n"),
     "wide.csv.gz": packed(b"ab,"),
     "quoted.csv.gz": packed(b'"a\n",'),

@@ -23,7 +23,7 @@ from log1pnmf.report.document import write_report
 resource = pytest.importorskip("resource")
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-N, M = 300, 200
+N, M = 120, 80
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,12 @@ from log1pnmf.model.simulate import simulate
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and fork")
 
 KILLS = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
-SEVERAL = ["fit", "../a.npz", "-k", "2", "-c", "0.1,1,inf", "-o", "out", "--set", "tol=1e-3"]
-SEVERAL += ["--jobs", "1"]
+SEVERAL = ["fit", "../a.npz", "-k", "2", "-c", "1,inf", "-o", "out", "--set", "tol=1e-3"]
+SEVERAL += ["--set", "init=nndsvd", "--jobs", "1"]
 ENDS = [[], ["--no-report", "--write-h5ad", "new.h5ad"]]
 """What comes after the fits."""
-ONE = ["fit", "../a.npz", "-k", "3", "--set", "tol=0", "--set", "max_iter=200", "--no-report", "--jobs", "1"]
+ONE = ["fit", "../a.npz", "-k", "3", "--set", "tol=0", "--set", "max_iter=100", "--set", "init=nndsvd"]
+ONE += ["--no-report", "--jobs", "1"]
 STATE = ["--checkpoint", "state.npz"]
 
 # Loads and uses everything once; each command is a copy of it: kills fall into the work, not the imports.

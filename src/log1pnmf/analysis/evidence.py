@@ -317,7 +317,7 @@ class _Refits:
     @classmethod
     def of(cls, fit: Fit, data: Counts, rows: NDArray[np.int64], n_jobs: int | None) -> _Refits:
         """Refit to the subsample, from where the fit is."""
-        fit = _of_samples(fit, rows)
+        fit = fit.of_rows(rows)
         self = cls(fit, data, constraint_of(fit.settings, _structure(fit, data)), math.nan, n_jobs)
         point, loss = self.settled(data, Point(fit.loadings, fit.factors / fit.link.alpha), self.constraint)
         fit = replace(fit, loadings=point.loadings, factors=point.factors * fit.link.alpha)
@@ -416,7 +416,7 @@ class _Refits:
 
     def other_samples(self, chosen: NDArray[np.int64]) -> Array:
         """Fit to samples drawn with replacement, from where the fit is; return the same."""
-        drawn = _of_samples(self.fit, chosen)
+        drawn = self.fit.of_rows(chosen)
         settings, given = _asked(drawn)
         given |= {"init": (drawn.loadings, drawn.factors), "n_jobs": self.n_jobs}
         other = fit_counts(Counts.from_any(self.data.to_scipy()[chosen]), settings, **given)
@@ -428,12 +428,6 @@ def _asked(fit: Fit) -> tuple[Settings, dict[str, Any]]:
     settings, given = asked_again(fit)
     settings = replace(settings, tol=max(settings.tol, LOOSEST), n_init=1, n_components=fit.n_components)
     return replace(settings, size_factors=GIVEN), {**given, "size_factors": fit.size_factors}
-
-
-def _of_samples(fit: Fit, rows: NDArray[np.int64]) -> Fit:
-    """Take some samples of a fit."""
-    batches = None if fit.batches is None else fit.batches.of_samples(rows)
-    return replace(fit, loadings=fit.loadings[rows], size_factors=fit.size_factors[rows], batches=batches)
 
 
 def _of_factors(fit: Fit, chosen: NDArray[np.intp]) -> Fit:

@@ -29,10 +29,6 @@ from log1pnmf.model.predict import (
 
 Array = NDArray[np.float64]
 
-PULL = 1.0
-"""Weight of the exponential prior of held-out samples' loadings, around the mean of the training samples.
-Without it, a few samples whose loadings run away decide which setting predicts best."""
-
 SEED = 0  # of the choice of features that `heldout_score` scores: the same for every model
 
 
@@ -93,7 +89,7 @@ def heldout_log_likelihood(
     >>> from log1pnmf import fit_log1p_nmf
     >>> from log1pnmf.counts import split_counts, training_size_factors
     >>> from log1pnmf.datasets import pancreas
-    >>> train, test = split_counts(pancreas().counts[:200], 0.1, random_state=0)
+    >>> train, test = split_counts(pancreas().counts[:100, :300], 0.1, random_state=0)
     >>> sizes = training_size_factors(train, 0.1)
     >>> few, more = (fit_log1p_nmf(train, K, size_factors=sizes) for K in (1, 3))
     >>> bool(heldout_log_likelihood(more, train, test).sum() > heldout_log_likelihood(few, train, test).sum())
@@ -125,7 +121,7 @@ def _given_a_part(fit: Fit, seen: Counts, share: float, size_factors: Any, n_job
         sizes = new_size_factors(fit, seen, size_factors)  # totals have shrunk with the counts
     else:
         sizes = training_size_factors(seen, share, kind)
-    held = NewSamples(fit, seen, sizes, n_jobs=n_jobs, pull=PULL)
+    held = NewSamples(fit, seen, sizes, n_jobs=n_jobs)
     return held.sized(1.0 - share) if fits_new_sizes(fit, size_factors) else held
 
 
@@ -152,9 +148,7 @@ def heldout_features(
         per_unit = totals[given].sum() / fit.size_factors.sum()
         size_factors = np.where(seen.row_sums > 0, seen.row_sums / per_unit, 1.0)
     rates = replace(fit.rates, batches=batches)
-    own = rates.of_features(given)
-    part = replace(fit, factors=own.factors, dispersion=own.dispersion, batches=None)
-    held = NewSamples(part, seen, size_factors, batches=own.batches, n_jobs=1, pull=PULL)
+    held = NewSamples(fit, seen, size_factors, batches=batches, n_jobs=1, features=given)
     held = held.sized() if unsized else held
     rates = replace(rates.of_features(scored), loadings=held.solve()[0], size_factors=held.size_factors)
     profile = (totals[scored] + 0.5) / (totals[given] + 0.5).sum()

@@ -59,6 +59,7 @@ shrinkage, 2017).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
@@ -124,6 +125,16 @@ class EstimatedLoadings:
         return self.products - self.covariance
 
     @cached_property
+    def packed_inverse(self) -> Array:
+        """Inverse information, as `forms` takes it."""
+        return packed(np.zeros_like(self.covariance) if self.inverse is None else self.inverse)
+
+    @cached_property
+    def packed_covariance(self) -> Array:
+        """Covariances, as `forms` takes them."""
+        return packed(self.covariance)
+
+    @cached_property
     def have_errors(self) -> bool:
         """Whether any covariance is not zero."""
         return bool(self.covariance.any())
@@ -155,7 +166,7 @@ class EstimatedLoadings:
         eta = self.bounded @ factors.T
         curvature = expected_curvature(eta, t, link, noise)
         gradient = entry_gradient(y, eta, t, link, noise=noise) + curvature * (self.shift @ factors.T)
-        leverage = curvature * forms(self.inverse, factors, factors)
+        leverage = curvature * forms(self.packed_inverse, factors, factors)
         return gradient / np.maximum(1.0 - leverage, LEAST_SPARE)
 
 
@@ -179,7 +190,7 @@ def estimate_loadings(
         step = -np.einsum("ikl,il->ik", inverse[block], slope @ factors)
         shift[block] = np.clip(step, -MOST_ERRORS * error, MOST_ERRORS * error)
         if errors == "sandwich":
-            leverage = curvature * forms(inverse[block], factors, factors)
+            leverage = curvature * forms(packed(inverse[block]), factors, factors)
             slope = slope + curvature * (shift[block] @ factors.T)
             scores = (slope**2 / np.maximum(1.0 - leverage, LEAST_SPARE) @ products).reshape(-1, k, k)
             scores += RIDGE * information * np.eye(k)  # gradients say nothing of what is not identified
@@ -193,13 +204,19 @@ def expected_curvature(eta: Array, t: Array, link: ShiftedLog, noise: Noise) -> 
     return entry_curvature(t * link.em(at), at, t, link, noise=noise)
 
 
-def forms(matrices: Array, left: Array, right: Array) -> Array:
-    """``left_j' M_i right_j`` for all i and j, with symmetric matrices."""
+def packed(matrices: Array) -> Array:
+    """Return the upper triangles of symmetric matrices, n x K (K + 1) / 2."""
+    first, second = np.triu_indices(matrices.shape[1])
+    return np.ascontiguousarray(matrices[:, first, second])
+
+
+def forms(triangles: Array, left: Array, right: Array) -> Array:
+    """``left_j' M_i right_j`` for all i and j, with symmetric matrices from `packed`."""
     first, second = np.triu_indices(left.shape[1])
     products = left[:, first] * right[:, second] + np.where(
         first == second, 0.0, left[:, second] * right[:, first]
     )
-    found: Array = matrices[:, first, second] @ products.T
+    found: Array = triangles @ products.T
     return found
 
 
@@ -251,6 +268,10 @@ TO_ESTIMATE = 1.0 / 3.0  # how far from "no effect" to the estimate variances of
 MOST_STEPS, LEAST_MOVE = 12, 1e-4  # Newton steps at most, and the relative move that ends them
 LONGEST_STEP = 1.0  # in eta, for all links but the identity
 ARRAYS_PER_BLOCK = 24  # in memory at a time, of the size of a block
+ENOUGH_FEATURES = 2000  # to find the change of features that do not move
+WITHIN = 2.0  # standard errors, half of the intervals that are to agree on it
+MOST_UNMOVED, LEAST_UNMOVED = float(np.log(3.0)), 0.67  # its largest logarithm; least part that agrees
+LEAST_WITH_ALL = 0.6  # part of the features that agree for a factor that must agree for all
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,6 +285,8 @@ class Inference:
     error: Array
     z: Array  # standard normal without an effect
     comparable: NDArray[np.bool_]  # (K,): which factors are tested
+    coefficients: Array  # without bounds
+    unmoved: Array  # (K,): change of the rate of features that do not move; 1 with the right size factors
 
 
 def infer_from_fit(
@@ -273,14 +296,25 @@ def infer_from_fit(
     *,
     errors: str,
     source: Problem | None = None,
+    centred: bool = False,
     n_jobs: int | None = None,
+    shown: Callable[[int, int], None] | None = None,
 ) -> tuple[Inference, Array]:
-    """Test all features on loadings that were estimated with the factors of a fit; also their reliability."""
+    """Test all features on loadings that were estimated with the factors of a fit; also their reliability.
+
+    `centred`: relative to features that do not move, because size factors are estimates. `shown` is called
+    with the number of features that are done and of all.
+    """
     sizes, own = problem.size_factors, source is None
     estimated = estimate_loadings(fit, source or problem, loadings, errors=errors, own=own)
     coefficients = regress(problem, loadings, fit.factors / fit.link.alpha, n_jobs)
     around = stand_ins(estimated.values, sizes, estimated.excess(sizes))
-    found = infer(problem, estimated, coefficients, around, errors=errors)
+    still = np.ones(fit.n_components)
+    if centred:
+        every = max(len(coefficients) // ENOUGH_FEATURES, 1)
+        some = infer(problem, estimated, coefficients, around, errors=errors, every=every)
+        still = unmoved(some, around, fit.link)
+    found = infer(problem, estimated, coefficients, around, errors=errors, still=still, shown=shown)
     reliability = estimated.reliability(sizes)
     nothing = reliability == 0.0  # is known of such a factor
     found.error[:, nothing], found.z[:, nothing & found.comparable] = np.inf, 0.0
@@ -288,13 +322,25 @@ def infer_from_fit(
 
 
 def infer(
-    problem: Problem, loadings: EstimatedLoadings, coefficients: Array, around: StandIns, *, errors: str
+    problem: Problem,
+    loadings: EstimatedLoadings,
+    coefficients: Array,
+    around: StandIns,
+    *,
+    errors: str,
+    still: Array | None = None,
+    every: int = 1,
+    shown: Callable[[int, int], None] | None = None,
 ) -> Inference:
-    """Find effects, standard errors and tests, beginning at coefficients that maximise the likelihood."""
+    """Find effects, standard errors and tests, beginning at coefficients that maximise the likelihood.
+
+    `still`: see `unmoved`. `every`: only every so many blocks of features; the others have effect NaN.
+    """
     rows, batches, link = problem.counts.by_column, problem.batches, problem.link
     weights = loadings.weights(problem.size_factors)[:, None]
-    effect, error, divisor = np.full((3, *coefficients.shape), np.nan)
-    for block in dense_blocks(rows.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
+    still = np.ones(coefficients.shape[1]) if still is None else still
+    effect, error, divisor, free = np.full((4, *coefficients.shape), np.nan)
+    for block in list(dense_blocks(rows.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)))[::every]:
         y, noise = rows.to_dense(block).T, problem.noise.of_features(block)
         t = problem.factors_side.column_exposure[:, None]
         if batches is not None:
@@ -303,12 +349,59 @@ def infer(
         part = coefficients[block], loadings.factors[block], own
         some = _Equations(y, t, link, noise, loadings, weights, *part)
         solution = some.solve()
+        free[block] = solution.coefficients
         for k in np.flatnonzero(around.comparable).tolist():
-            tested = some.test(solution, around.own[k] - around.rest[k], errors)
+            tested = some.test(solution, around.own[k], around.rest[k], still[k], errors)
             effect[block, k], error[block, k], divisor[block, k] = tested
+        if shown is not None:
+            shown(block.stop, len(coefficients))
     z = np.divide(effect, divisor, out=np.zeros_like(effect), where=divisor > 0.0)
     z[:, ~around.comparable] = np.nan
-    return Inference(effect, error, z, around.comparable)
+    return Inference(effect, error, z, around.comparable, free, still)
+
+
+def unmoved(found: Inference, around: StandIns, link: ShiftedLog) -> Array:
+    """Return the rate with each factor over that with what stands in for it, of features that do not move.
+
+    Most features have intervals that contain the ratio. Its estimate is the mean over the features that agree
+    for all factors. 1 where few features agree.
+    """
+    tested = np.flatnonzero(around.comparable)
+    with_it, without = (found.coefficients @ side[tested].T for side in (around.own, around.rest))
+    error = np.where(np.isfinite(found.error[:, tested]), found.error[:, tested], np.nan)
+    steps = WITHIN * np.array([-1.0, 0.0, 1.0])[:, None, None]
+    ends = with_it + steps * error
+    if not link.is_identity:
+        ends, without = (np.expm1(np.minimum(values, LARGEST_ETA)) for values in (ends, without))
+    known = np.isfinite(error) & np.isfinite(with_it) & (error > 0.0) & (without > 0.0)
+    ratios = np.where(known, ends / np.where(known, without, 1.0), np.nan)
+    low, middle, high = np.log(np.maximum(ratios, TINY))
+    width = np.where(known, high - low, np.inf)
+    centre = np.array([_most_agree(low[:, k], high[:, k]) for k in range(len(tested))])
+    for _ in range(3):
+        agree = (low <= centre) & (centre <= high)
+        with_all = agree.all(axis=1)[:, None] & agree  # features of other factors are not quite still
+        agree = np.where(with_all.sum(axis=0) >= LEAST_WITH_ALL * agree.sum(axis=0), with_all, agree)
+        weights = np.where(agree, width**-2.0, 0.0)
+        means = np.nansum(weights * middle, axis=0) / np.maximum(weights.sum(axis=0), TINY)
+        centre = np.where((centre != 0.0) & (weights > 0.0).any(axis=0), means, centre)
+    still = np.ones(len(around.own))
+    still[tested] = np.exp(np.where(np.abs(centre) <= MOST_UNMOVED, centre, 0.0))
+    return still
+
+
+def _most_agree(low: Array, high: Array) -> float:
+    """Return a number that lies in most of the intervals; 0 where few agree."""
+    seen = (low > -MOST_UNMOVED) | (high < MOST_UNMOVED)  # others contain every number that may be
+    low, high = low[seen], high[seen]
+    places = np.concatenate((low, high))
+    order = np.argsort(places, kind="stable")
+    inside = np.cumsum(np.where(order < len(low), 1, -1))
+    inside[np.abs(places[order]) > MOST_UNMOVED] = 0
+    if inside.max(initial=0) < max(LEAST_UNMOVED * len(low), 2.0):
+        return 0.0
+    first = int(np.argmax(inside))
+    return float(places[order[first : first + 2]].mean())
 
 
 @dataclass(frozen=True, eq=False)
@@ -321,6 +414,7 @@ class _Solution:
     spread: Array  # ``f' V_i f``, the variance of eta
     residual: Array
     information: Array
+    spare: Array  # one minus the leverage of every sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,7 +449,7 @@ class _Equations:
         """``L_i' f`` with loadings without the feature's own part."""
         eta: Array = self.loadings.values @ f.T
         if self.own is not None and self.loadings.inverse is not None:
-            eta += self.own * forms(self.loadings.inverse, self.factors, f)
+            eta += self.own * forms(self.loadings.packed_inverse, self.factors, f)
         return eta
 
     def mean(self, eta: Array, spread: Array | float = 0.0) -> tuple[Array, Array]:
@@ -369,7 +463,7 @@ class _Equations:
         """``f' V_i g``."""
         if not self.loadings.have_errors:
             return np.zeros((1, 1))
-        return forms(self.loadings.covariance, f, g)
+        return forms(self.loadings.packed_covariance, f, g)
 
     def solve(self) -> _Solution:
         """Take Newton steps from the start."""
@@ -393,27 +487,39 @@ class _Equations:
             f += step
             if (np.abs(step).max(axis=1) <= LEAST_MOVE * np.abs(f).max(axis=1)).all():
                 break
-        return _Solution(f, inverse, eta, np.broadcast_to(spread, eta.shape), residual, information)
+        reach = loadings.products.reshape(n, -1) @ inverse.reshape(len(f), -1).T  # ``L_i' A_j^-1 L_i``
+        spare = np.maximum(1.0 - information * reach, LEAST_SPARE)
+        return _Solution(f, inverse, eta, np.broadcast_to(spread, eta.shape), residual, information, spare)
 
-    def test(self, found: _Solution, contrast: Array, errors: str) -> tuple[Array, Array, Array]:
+    def _effect(self, f: Array, own: Array, rest: Array, still: float) -> tuple[Array, Array]:
+        """Return the effects of features with coefficients f, and their derivatives, features x K."""
+        with_it, without = f @ own, np.minimum(f @ rest, LARGEST_ETA)
+        if self.link.is_identity:
+            return with_it - still * without, np.broadcast_to(own - still * rest, f.shape)
+        moved = np.maximum(1.0 + still * np.expm1(without), LEAST_ETA)
+        share = still * np.exp(without) / moved
+        return with_it - np.log(moved), own - share[:, None] * rest
+
+    def test(
+        self, found: _Solution, own: Array, rest: Array, still: float, errors: str
+    ) -> tuple[Array, Array, Array]:
         """Return the effect of every feature, its standard error, and the error that divides it in the test.
 
         Errors are inf where nothing is known: the loadings have no more variance than their errors.
         """
-        effect, u = found.coefficients @ contrast, found.inverse @ contrast
-        unknown = u @ contrast <= 0.0
-        way = (1.0 - TO_ESTIMATE) * effect / np.where(unknown, np.inf, u @ contrast)  # back, in units of u
+        effect, contrast = self._effect(found.coefficients, own, rest, still)
+        u = np.einsum("jkl,jl->jk", found.inverse, contrast)
+        length = (u * contrast).sum(axis=1)
+        unknown = length <= 0.0
+        way = (1.0 - TO_ESTIMATE) * effect / np.where(unknown, np.inf, length)  # back, in units of u
         along = self.eta(u)
-        cross, square = (np.broadcast_to(self.spread(f, u), along.shape) for f in (found.coefficients, u))
-        around = (along, cross, square)
+        cross = np.broadcast_to(self.spread(found.coefficients, u), along.shape)
+        around = u, along, cross
         if errors == "model":
             error, divisor = (self._error(found, around, part) for part in (0.0 * way, way))
         else:
-            products = self.loadings.products.reshape(len(along), -1)
-            reach = products @ found.inverse.reshape(len(effect), -1).T  # ``L_i' A_j^-1 L_i``
-            spare = np.maximum(1.0 - found.information * reach, LEAST_SPARE)
-            own = found.residual * along - found.information * cross
-            error = np.sqrt(((own / spare) ** 2).sum(axis=0))
+            own_terms = found.residual * along - found.information * cross
+            error = np.sqrt(((own_terms / found.spare) ** 2).sum(axis=0))
             # the part of the sandwich that the noise explains is larger in the test, for what may be tested
             added, which = np.zeros(len(way)), np.flatnonzero(effect > error)
             here, there = (self._error(found, around, part, which) for part in (0.0 * way, way))
@@ -427,17 +533,21 @@ class _Equations:
     ) -> Array:
         """Return errors of the contrast of some features with the variance of the noise, some way back.
 
-        `around`: ``L_i' u``, ``f' V_i u`` and ``u' V_i u`` for the way from the estimate f along u.
+        `around`: u, ``L_i' u`` and ``f' V_i u`` for the way from the estimate f along u.
         """
-        (along, cross, square), way = (values[:, which] for values in around), way[which]
+        u, along, cross, way = around[0][which], around[1][:, which], around[2][:, which], way[which]
         at = np.maximum(found.eta[:, which] - way * along, LEAST_VARIANCE * self.level[which])
         t = self.t if self.t.shape[1] == 1 else self.t[:, which]
         slope = t if self.link.is_identity else t * np.exp(np.minimum(at, LARGEST_ETA))
         curvature = expected_curvature(at, t, self.link, self.noise.of_features(which))
         variance = slope**2 / curvature * along**2
         if self.loadings.have_errors:
-            spread = np.maximum(found.spread[:, which] - 2.0 * way * cross + way**2 * square, 0.0)
-            variance += slope**2 * (spread * along**2 + (cross - way * square) ** 2)
+            spread = found.spread[:, which]
+            if way.any():
+                square = self.spread(u, u)
+                spread = np.maximum(spread - 2.0 * way * cross + way**2 * square, 0.0)
+                cross = cross - way * square
+            variance += slope**2 * (spread * along**2 + cross**2)
         error: Array = np.sqrt((self.a[:, which] ** 2 * variance).sum(axis=0))
         return error
 
@@ -488,7 +598,7 @@ def shrink(estimates: Array, errors: Array) -> Shrunken:
     widths = np.geomspace(low, high, min(MOST_WIDTHS, int(np.log2(high / low)) + 2))
     up, down = _log_marginals(x, s, widths), _log_marginals(-x, s, widths)
     logs = np.concatenate((up, down[:, 1:]), axis=1)
-    shares = _fit_shares(logs)
+    shares = _fit_shares(logs[:: max(len(logs) // ENOUGH_FEATURES, 1)])
     with np.errstate(divide="ignore"):
         joint = logs + np.log(shares)
     posterior = np.exp(joint - scipy.special.logsumexp(joint, axis=1, keepdims=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,13 +13,24 @@ import scipy
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from log1pnmf._common.checks import check_choice, check_whole, convergence_warning, plural, require, warn
+from log1pnmf._common.checks import (
+    Progress,
+    check_choice,
+    check_whole,
+    convergence_warning,
+    plural,
+    require,
+    shown_after,
+    warn,
+)
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import split_counts
 from log1pnmf.fitting.anndata import as_fit, fit_and_counts, is_annotated
 from log1pnmf.fitting.fit import Fit, Keys, c_label, factor_number
 from log1pnmf.fitting.fit_counts import asked_again, fit_counts
+from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.ranking import ranking_of
+from log1pnmf.fitting.settings import GIVEN
 from log1pnmf.model.problem import Problem
 
 from .marker_tests import ERRORS, Z95, infer_from_fit, shrink
@@ -32,8 +44,12 @@ COLUMNS = ("log2_fold_change", "score", *TESTS, "weight")  # of the table, after
 # what stands for features that a table does not list; 0 in other columns
 REST = {"log2_fold_change": -np.inf, "score": -np.inf, "p": 1.0, "adjusted_p": 1.0}
 
+OF_FACTORS = ("reliability", "determined", "unmoved")  # one number per factor
+
 LEVEL = 0.05  # largest adjusted p-value of features that rise significantly
-LEAST_RELIABLE = 0.5  # a warning names factors of less reliability
+LEAST_RELIABLE = 0.5  # no markers are named of factors of less reliability
+HALF_ITERATIONS = 20  # of fits to half of the samples: enough to forget the other half
+LEAST_PER_FACTOR = 10  # samples of a half; with fewer the factors are taken as known
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,8 +77,17 @@ class Markers:
     weight : ndarray
         What the fit itself has, where the largest loading of every factor is 1.
     reliability : ndarray of shape (n_components,)
-        Of what tells a factor's loadings from the others, the share that is not error. If it is small, tests
-        of the factor may find features of others.
+        Of what tells a factor's loadings from the others, the share that is not error: neither of the
+        loadings, given the factors, nor of the factors (see `determined`). No markers are named of a factor
+        below 0.5: its adjusted p-values are 1.
+    determined : ndarray of shape (n_components,)
+        Squared correlation of the loadings with those that factors fitted to the other half of the samples
+        give. NaN where the factors were taken as known: too few samples, samples or counts that were not
+        fitted, known structure.
+    unmoved : ndarray of shape (n_components,)
+        log2 fold change with the factor of features that do not move, at the size factors of the fit. Fold
+        changes, effects and tests are relative to it. 0 with size factors of the user's, and where few
+        features agree.
     c : float
         Shift of the link.
     errors : str
@@ -90,6 +115,8 @@ class Markers:
     false_sign_rate: Array
     weight: Array
     reliability: Array
+    determined: Array
+    unmoved: Array
     c: float
     errors: str
     split: bool
@@ -100,7 +127,8 @@ class Markers:
 
     def __repr__(self) -> str:
         m, n_components = self.effect.shape
-        known = "" if self.split else "; factors taken as known (split=True does not)"
+        known = "" if self.split else "; loadings and tests from the same counts"
+        known += "; factors taken as known" if np.isnan(self.determined).all() else ""
         return (
             f"<Markers of {plural(n_components, 'factor')} among {plural(m, 'feature')}, {c_label(self.c)}, "
             f"{self.errors} errors{known}; table() lists them>"
@@ -203,7 +231,7 @@ class Markers:
 
     def kept(self) -> dict[str, Any]:
         """Return what is kept beside the table, as AnnData can hold it; `markers_in` reads it back."""
-        names = ("tested", "c", "errors", "split", "reliability", "n_samples", "n_rising")
+        names = ("tested", "c", "errors", "split", "n_samples", "n_rising", *OF_FACTORS)
         about = {name: getattr(self, name) for name in names}
         return about | {"factor_names": np.array(self.factor_names, dtype=object)}
 
@@ -252,8 +280,8 @@ def top_features(source: Any, n_top: int = 10, *, key: str | None = None, featur
     --------
     >>> from log1pnmf import Log1pNMF, datasets
     >>> data = datasets.pancreas()
-    >>> model = Log1pNMF(3, random_state=0).fit(data.counts[:300])
-    >>> table = top_features(model, 2, feature_names=data.feature_names)
+    >>> model = Log1pNMF(3, random_state=0).fit(data.counts[:100, :300])
+    >>> table = top_features(model, 2, feature_names=data.feature_names[:300])
     >>> table.columns.tolist(), len(table)
     (['factor', 'rank', 'feature', 'log2_fold_change', 'score', 'weight'], 6)
     """
@@ -281,7 +309,7 @@ def markers_in(source: Any, fit: Fit, n_top: int) -> Markers | None:
     about = source.uns.get(Keys(None).markers, {}) if is_annotated(source) else {}
     places = {str(name): j for j, name in enumerate(fit.feature_labels)}
     n_rising = np.asarray(about.get("n_rising", ()), dtype=np.int64)
-    if len(n_rising) != fit.n_components or len(places) != len(fit.factors):
+    if len(n_rising) != fit.n_components or len(places) != len(fit.factors) or "determined" not in about:
         return None
     table, names = about["table"], [str(name) for name in about["factor_names"]]
     k = np.array([names.index(str(name)) for name in table["factor"]], dtype=np.intp)
@@ -297,7 +325,7 @@ def markers_in(source: Any, fit: Fit, n_top: int) -> Markers | None:
         values[name][j, k] = kept
     return Markers(
         **values,
-        reliability=np.asarray(about["reliability"], dtype=np.float64),
+        **{name: np.asarray(about[name], dtype=np.float64) for name in OF_FACTORS},
         c=float(about["c"]),
         errors=str(about["errors"]),
         split=bool(about["split"]),
@@ -318,6 +346,7 @@ def markers(
     feature_names: Any = None,
     max_samples: int | None = None,
     n_jobs: int | None = None,
+    verbose: int | None = None,
 ) -> Markers:
     """Test which features rise with each factor, beyond what the other factors do.
 
@@ -337,8 +366,8 @@ def markers(
         overdispersed counts with Poisson noise.
     split : bool
         Whether to estimate the loadings from a random half of the counts and test on the other half.
-        Otherwise the tests treat the factors as known, and a factor that was fitted to noise then has
-        "markers" of noise. Splitting takes another fit and leaves half of the counts for the tests.
+        Otherwise the same counts are used twice. Splitting takes another fit and leaves half of the counts
+        for the tests; it is valid if the counts have the noise of the fit.
     size_factors : array of shape (n_samples,), optional
         Size factors of `counts`, if they differ from those of the fit.
     feature_names : sequence of str, optional
@@ -348,6 +377,9 @@ def markers(
         samples take long; a few thousand give small errors.
     n_jobs : int, optional
         Number of threads.
+    verbose : int, optional
+        By default progress is shown in a terminal and in a notebook, from the third second on. 1 shows it at
+        once and writes a line into log files; 0 shows nothing.
 
     Returns
     -------
@@ -362,9 +394,13 @@ def markers(
     Notes
     -----
     Loadings are estimates. Every feature is tested on loadings without its own counts, and the tests take the
-    errors of the loadings into account. A warning names factors whose loadings are mostly error (see
-    `Markers.reliability`): few of their markers can be found, and some may belong to other factors. The
-    factors themselves are taken as known.
+    errors of the loadings into account. The factors themselves are taken as known in the tests, but they are
+    fitted again to each half of the samples, from where the fit is: no markers are named of a factor whose
+    loadings do not come back in the other half, or are mostly error (see `Markers.reliability`).
+
+    With totals or fitted size factors, a factor that raises many features makes all others seem to fall. So
+    tests are relative to features that do not move (see `Markers.unmoved`); size factors of the user's are
+    taken as right.
 
     Examples
     --------
@@ -386,25 +422,40 @@ def markers(
     fit, counts = fit_and_counts(fit, counts)
     fit = fit.normalized("max").named(feature_names=feature_names)
     sizes = fit.size_factors if size_factors is None else counts.size_factors(size_factors)
-    ranking, weight, names = ranking_of(fit), fit.factors, tuple(fit.factor_names)
-    source = counts
-    if split:
-        fit, source, counts = _on_halves(fit, counts, sizes, n_jobs)
-        sizes = fit.size_factors
-    problem, rows = _in_memory(fit, counts, sizes, max_samples)
-    seen = _in_memory(fit, source, sizes, max_samples)[0] if split else None
-    loadings, alpha = np.ascontiguousarray(fit.loadings[rows]), fit.link.alpha
-    with threadpool_limits(1, user_api="blas"):  # thin products: more threads only spin and change bits
-        found, reliability = infer_from_fit(fit, problem, loadings, errors=errors, source=seen, n_jobs=n_jobs)
-        with np.errstate(divide="ignore", invalid="ignore"):  # as far from zero as the test says
-            spread = np.where(found.z > 0.0, found.effect / found.z, found.error)
-        shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(fit.n_components)]
+    whole, ranking, weight, names = fit, ranking_of(fit), fit.factors, tuple(fit.factor_names)
+    source, centred = counts, size_factors is None and fit.settings.size_factors in ("total", "fit")
+    after = shown_after(verbose)
+    with Progress("markers", "feature", after=after or 0.0) if after is not None else nullcontext() as bar:
+        determined = _determined(fit, counts, sizes, max_samples, n_jobs)
+        if split:
+            fit, source, counts = _on_halves(fit, counts, sizes, n_jobs)
+            sizes = fit.size_factors
+        problem, rows = _in_memory(fit, counts, sizes, max_samples)
+        seen = _in_memory(fit, source, sizes, max_samples)[0] if split else None
+        loadings, alpha = np.ascontiguousarray(fit.loadings[rows]), fit.link.alpha
+        with threadpool_limits(1, user_api="blas"):  # thin products: more threads only spin and change bits
+            found, reliability = infer_from_fit(
+                fit,
+                problem,
+                loadings,
+                errors=errors,
+                source=seen,
+                centred=centred,
+                n_jobs=n_jobs,
+                shown=None if bar is None else bar.show,
+            )
+            with np.errstate(divide="ignore", invalid="ignore"):  # as far from zero as the test says
+                spread = np.where(found.z > 0.0, found.effect / found.z, found.error)
+            shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(fit.n_components)]
+    reliability = reliability * np.where(np.isnan(determined), 1.0, determined)
+    ranking = replace(ranking, log2_fold_change=ranking_of(whole, found.unmoved).log2_fold_change)
     _warn_of_errors(reliability, found.comparable, names)
     p = scipy.stats.t.sf(found.z, max(len(loadings) - fit.n_components, 1))
     adjusted = np.where(np.isnan(p), np.nan, 1.0)  # features without any count have 1 and do not count
     tested = np.diff(problem.counts.by_column.indptr) > 0
     for k in np.flatnonzero(~np.isnan(p).all(axis=0) & tested.any()):
-        adjusted[tested, k] = scipy.stats.false_discovery_control(p[tested, k])
+        if reliability[k] >= LEAST_RELIABLE:
+            adjusted[tested, k] = scipy.stats.false_discovery_control(p[tested, k])
     unknown = np.where(found.comparable, 0.0, np.nan)
     return Markers(
         log2_fold_change=ranking.log2_fold_change,
@@ -418,6 +469,8 @@ def markers(
         false_sign_rate=np.stack([one.false_sign_rate for one in shrunken], axis=1) + unknown,
         weight=weight,
         reliability=reliability,
+        determined=determined,
+        unmoved=np.log2(found.unmoved),
         c=fit.c,
         errors=errors,
         split=split,
@@ -437,6 +490,42 @@ def _in_memory(
     return Problem(part, sizes[rows], fit.link, noise=fit.noise, batches=batches), rows
 
 
+def _determined(fit: Fit, counts: Counts, sizes: Array, max_samples: int | None, n_jobs: int | None) -> Array:
+    """Return the squared correlation of loadings with those from factors fitted to other samples."""
+    part, rows = counts.part_in_memory(max_samples)
+    n, k = len(rows), fit.n_components
+    if not fit.whole or fit.factor_kinds is not None or k == 1 or n < 2 * LEAST_PER_FACTOR * k:
+        return np.full(k, np.nan)
+    own, table = fit.of_rows(rows), part.to_scipy()
+    batch = None if own.batches is None else own.batches.sample_names
+    strata = np.zeros(n) if own.batches is None else own.batches.labels
+    order = np.lexsort((np.random.default_rng(0).random(n), own.loadings.argmax(axis=1), strata))
+    shares = []
+    for chosen, others in ((order[::2], order[1::2]), (order[1::2], order[::2])):
+        drawn = own.of_rows(chosen)
+        settings, given = asked_again(drawn)
+        settings = replace(
+            settings,
+            n_components=k,
+            n_init=1,
+            max_iter=HALF_ITERATIONS,
+            init=GIVEN,
+            size_factors=GIVEN,
+            l1=0.5 * fit.asked.l1,
+        )
+        given |= {"init": (drawn.loadings, drawn.factors), "size_factors": sizes[rows][chosen]}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they need not converge
+            half = fit_counts(Counts.from_any(table[chosen]), settings, **given, n_jobs=n_jobs)
+            labels = None if batch is None else np.asarray(batch)[others]
+            other = replace(own, factors=half.factors)
+            found = project(
+                other, Counts.from_any(table[others]), sizes[rows][others], batch=labels, n_jobs=n_jobs
+            )
+        shares.append(np.maximum(match_factors(own.loadings[others], found).similarity, 0.0) ** 2)
+    return np.asarray(np.mean(shares, axis=0))
+
+
 def _warn_of_errors(reliability: Array, tested: NDArray[np.bool_], names: tuple[str, ...]) -> None:
     """Warn of factors whose loadings are mostly error beyond the other loadings."""
     low = np.flatnonzero(tested & (reliability < LEAST_RELIABLE)).tolist()
@@ -444,10 +533,10 @@ def _warn_of_errors(reliability: Array, tested: NDArray[np.bool_], names: tuple[
         return
     which = ", ".join(f"{names[k]} ({reliability[k]:.0%})" for k in low)
     warn(
-        f"the loadings of some factors are mostly error: {which}. The number in brackets is the share of "
-        "what tells the factor's loadings from the others that is not error. Few markers of such a factor "
-        "can be found, and some may belong to other factors. More features, deeper samples or fewer factors "
-        "help",
+        f"no markers are named of factors whose loadings are mostly error: {which}. The number in brackets "
+        "is the share of what tells the factor's loadings from the others that is not error, or that comes "
+        "back with factors fitted to other samples. More samples, more features, deeper samples or fewer "
+        "factors help",
         UserWarning,
     )
 

@@ -4,10 +4,20 @@
 that takes every cell as a replicate finds differences between any two donors. With `replicate`, the mean
 loading of every replicate (in every group, where a replicate has samples in several) is one observation.
 
-**The test** is that of a linear model of these means on groups (or a number) and covariates, one for each
+**Relative to what?** Size factors are totals, or estimated from the same counts: a factor that rises takes
+its share from all others, which seem to fall. What the counts tell are proportions. A common change of all
+size factors by a factor of e changes the mean loading of factor k by a known amount, its response D_k (at
+c = inf the mean loading itself). So we look for the change h of size factors that leaves most of the counts
+alone: the mode of ``-difference / D`` over factors, each weighted by the share of the counts that it carries.
+Factors that agree with it are the reference, and every factor is tested relative to their mean change
+(methods for compositions do the same with log ratios: ANCOM-BC, LinDA).
+
+**The test** is that of a linear model of the means on groups (or a number) and covariates, one for each
 factor. Where replicates have samples in several groups, every replicate has its own level: it is compared
-with itself. With few replicates a variance is hardly known, and those of all factors are drawn towards their
-common value as far as they look alike (Smyth's moderated t, 2004).
+with itself. A mean of few samples is known less well: its variance is that between replicates plus that of
+its samples over their number, and degrees of freedom follow Satterthwaite. With few replicates a variance is
+hardly known, and those of all factors are drawn towards their common value as far as they look alike (Smyth's
+moderated t, 2004).
 
 **A number** (age, dose) has a slope in place of differences. Where it is the same in all samples of a
 replicate, replicates are the observations; where it varies within every replicate, their slopes are.
@@ -18,8 +28,9 @@ warning says what that means.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,6 +39,7 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice, check_one_each, plural, warn
 from log1pnmf.fitting.anndata import as_fit
+from log1pnmf.fitting.fit import Fit, factor_number
 
 from .batches import confounded_groups
 from .groups import MISSING, Groups, numbers_of
@@ -39,6 +51,8 @@ INDEPENDENT = (
     1e-8  # of a column's length: what other columns must leave of it, or it cannot be told from them
 )
 LEAST_FACTORS = 5  # from so many factors on, their variances are drawn together
+POOLED = 10.0  # degrees of freedom with which the variance of all samples counts beside that of a unit's own
+WIDTH, AGREES = 2.0, 1.5  # standard errors: of the kernel that finds the mode, and up to which factors agree
 
 NOT_REPLICATES = (
     "this test treats samples as replicates. Cells of one donor are alike, so a small p-value does not mean "
@@ -53,6 +67,10 @@ class Units:
 
     # (n_units, K): mean loadings; slopes, where the number differs between samples of a replicate
     means: Array
+    noise: (
+        Array | None
+    )  # (n_units, K, K): covariance of the means over draws of samples; None: one sample each
+    keys: list[tuple[int, ...]]  # group and replicate of every unit
     groups: NDArray[Any]  # (n_units,): name of the group, or the number
     order: tuple[str, ...] | None  # groups in their order; None for a number
     blocks: Indices | None  # replicate of every unit, where replicates have samples in several groups
@@ -76,13 +94,21 @@ def gather(
         unit, names = unit.ravel(), np.array(groups.names, dtype=object)
         several = len(np.unique(pairs[1])) < pairs.shape[1]
         order, blocks = tuple(map(str, names[np.unique(pairs[0])])), pairs[1] if several else None
-        return Units(_means(loadings, unit), names[pairs[0]], order, blocks, _means(covariates, unit))
-    values, unit = groups[kept], np.unique(donors, return_inverse=True)[1].ravel()
-    centres, extra = _means(values[:, None], unit)[:, 0], _means(covariates, unit)
-    spread = values - centres[unit]
+        means = _means(loadings, unit)
+        noise = _noise(loadings - means[unit], unit, np.bincount(unit))
+        keys = [tuple(pair) for pair in pairs.T.tolist()]
+        return Units(means, noise, keys, names[pairs[0]], order, blocks, _means(covariates, unit))
+    own, unit = np.unique(donors, return_inverse=True)
+    values, unit, keys = groups[kept], unit.ravel(), [(one,) for one in own.tolist()]
+    centres, extra, means = (
+        _means(values[:, None], unit)[:, 0],
+        _means(covariates, unit),
+        _means(loadings, unit),
+    )
+    spread, rest = values - centres[unit], loadings - means[unit]
     varies = np.bincount(unit, np.abs(spread) > 1e-9 * np.abs(values).max()) > 0
     if not varies.any():
-        return Units(_means(loadings, unit), centres, None, None, extra)
+        return Units(means, _noise(rest, unit, np.bincount(unit)), keys, centres, None, None, extra)
     several = np.bincount(unit) > 1
     if not varies[several].all():
         first = np.unique(values[unit == np.argmax(varies)])[:2]
@@ -95,8 +121,11 @@ def gather(
     squares = np.bincount(unit, spread**2)
     good = squares > 0.0
     products = np.stack([np.bincount(unit, spread * column) for column in loadings.T], axis=1)
-    slopes = np.asarray(products[good] / squares[good, None], dtype=np.float64)
-    return Units(slopes, np.zeros(len(slopes)), None, None, extra[good], within=True)
+    slopes = products / np.where(good, squares, 1.0)[:, None]
+    noise = _noise(rest - spread[:, None] * slopes[unit], unit, np.where(good, squares, 1.0))
+    noise = None if noise is None else noise[good]
+    keys = [key for key, is_good in zip(keys, good, strict=True) if is_good]
+    return Units(slopes[good], noise, keys, np.zeros(good.sum()), None, None, extra[good], within=True)
 
 
 def _means(values: Array, unit: Indices) -> Array:
@@ -105,38 +134,137 @@ def _means(values: Array, unit: Indices) -> Array:
     return np.stack(sums, axis=1) / sizes[:, None] if sums else np.zeros((len(sizes), 0))
 
 
-def linear_model(units: Units, reference: str | None) -> tuple[Array, tuple[str, ...], str | None]:
-    """Return the columns of a linear model, the tested ones first, the groups they are, and the reference.
+def _noise(rest: Array, unit: Indices, precision: NDArray[Any]) -> Array | None:
+    """Return the covariance of what is estimated from the samples of each unit, given their residuals."""
+    freedom = np.bincount(unit) - 1.0
+    if not freedom.any():
+        return None
+    parts = np.split(rest[np.argsort(unit, kind="stable")], np.cumsum(np.bincount(unit))[:-1])
+    squares = np.stack([part.T @ part for part in parts])
+    pooled = squares.sum(axis=0) / freedom.sum()
+    return (squares + POOLED * pooled) / ((freedom + POOLED) * precision)[:, None, None]
 
-    For a number there is one tested column and no group. What cannot be told apart is refused.
-    """
-    others: tuple[str, ...] = ()
-    base = np.ones((len(units.means), 1))
-    if units.order is None:
-        if reference is not None:
-            raise ValueError(f"reference={reference!r} is for groups, not for numbers; leave it out")
-        tested = base if units.within else (units.groups - units.groups.mean())[:, None]
-        base = base[:, :0] if units.within else base
-    else:
-        if len(units.order) < 2:
-            raise ValueError(f"all samples are in the group {units.order[0]!r}: there is nothing to compare")
-        reference = units.order[0] if reference is None else reference
-        check_choice("reference", reference, units.order)
-        others = tuple(name for name in units.order if name != reference)
-        tested = np.stack([units.groups == name for name in others], axis=1).astype(np.float64)
-        if units.blocks is not None:
-            base = (units.blocks[:, None] == np.unique(units.blocks)).astype(np.float64)
-    matrix = np.concatenate([tested, base, units.covariates - units.covariates.mean(axis=0)], axis=1)
-    for k, column in enumerate(tested.T):
-        rest = np.delete(matrix, k, axis=1)
-        left = column - rest @ np.linalg.lstsq(rest, column, rcond=None)[0]
-        if np.linalg.norm(left) <= INDEPENDENT * max(float(np.linalg.norm(column)), 1e-300):
-            what = f"the group {others[k]!r}" if others else "the number"
+
+def contrast(units: Sequence[Units], place: int) -> Units:
+    """Return the units of one part of the samples, less the mean of their other parts."""
+    own = units[place]
+    row = {key: i for i, key in enumerate(own.keys)}
+    n, k = own.means.shape
+    sums, noise, found = np.zeros((n, k)), np.zeros((n, k, k)), np.zeros(n)
+    for other in (one for i, one in enumerate(units) if i != place):
+        there = [i for i, key in enumerate(other.keys) if key in row]
+        here = [row[other.keys[i]] for i in there]
+        sums[here] += other.means[there]
+        noise[here] += 0.0 if other.noise is None else other.noise[there]
+        found[here] += 1.0
+    both = found > 0.0
+    if not both.any():
+        raise ValueError("no replicate has samples of another part")
+    noise = (0.0 if own.noise is None else own.noise) + noise / np.maximum(found, 1.0)[:, None, None] ** 2
+    return replace(
+        own,
+        means=own.means[both] - sums[both] / found[both, None],
+        noise=noise[both],
+        keys=[key for key, is_there in zip(own.keys, both, strict=True) if is_there],
+        groups=own.groups[both],
+        order=own.order and tuple(name for name in own.order if name in own.groups[both]),
+        blocks=None if own.blocks is None else own.blocks[both],
+        covariates=own.covariates[both],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class LinearModel:
+    """A linear model of the units; its first coefficients are tested."""
+
+    units: Units
+    matrix: Array  # (n_units, n_coefficients)
+    inverse: Array  # its pseudo-inverse
+    others: tuple[str, ...]  # groups whose coefficients are tested; none for a number
+    reference: str | None
+    replicated: bool
+
+    @classmethod
+    def of(cls, units: Units, reference: str | None, *, replicated: bool) -> LinearModel:
+        """Make the model; what cannot be told apart is refused."""
+        others: tuple[str, ...] = ()
+        base = np.ones((len(units.means), 1))
+        if units.order is None:
+            if reference is not None:
+                raise ValueError(f"reference={reference!r} is for groups, not for numbers; leave it out")
+            tested = base if units.within else (units.groups - units.groups.mean())[:, None]
+            base = base[:, :0] if units.within else base
+        else:
+            if len(units.order) < 2:
+                raise ValueError(
+                    f"all samples are in the group {units.order[0]!r}: there is nothing to compare"
+                )
+            reference = units.order[0] if reference is None else reference
+            check_choice("reference", reference, units.order)
+            others = tuple(name for name in units.order if name != reference)
+            tested = np.stack([units.groups == name for name in others], axis=1).astype(np.float64)
+            if units.blocks is not None:
+                base = (units.blocks[:, None] == np.unique(units.blocks)).astype(np.float64)
+        matrix = np.concatenate([tested, base, units.covariates - units.covariates.mean(axis=0)], axis=1)
+        lengths = np.maximum(np.linalg.norm(matrix, axis=0), 1e-300)
+        inverse = np.linalg.pinv(matrix / lengths, rcond=INDEPENDENT) / lengths[:, None]
+        n_tested = tested.shape[1]
+        apart = np.abs((inverse[:n_tested] @ matrix) - np.eye(n_tested, matrix.shape[1])).max(axis=1) < 1e-5
+        if not apart.all():
+            what = f"the group {others[int(np.argmin(apart))]!r}" if others else "the number"
             raise ValueError(
                 f"{what} cannot be separated from the replicates and covariates, because they change "
                 "together; leave covariates out, or check the labels"
             )
-    return matrix, others, reference
+        model = cls(units, matrix, inverse, others, reference, replicated)
+        if model.freedom < 1:
+            unit = "replicate" if replicated else "sample"
+            raise ValueError(
+                f"the variance cannot be estimated from {plural(len(matrix), unit)} with "
+                f"{plural(round(len(matrix) - model.freedom), 'coefficient')}; use more {unit}s, or fewer "
+                "groups and covariates"
+            )
+        return model
+
+    @cached_property
+    def spare(self) -> Array:
+        """1 less the leverage of every unit."""
+        return 1.0 - np.einsum("up,pu->u", self.matrix, self.inverse)
+
+    @cached_property
+    def freedom(self) -> float:
+        """Degrees of freedom of the residuals."""
+        return float(np.rint(self.spare.sum()))
+
+    @cached_property
+    def squared(self) -> Array:
+        """Squared entries of the matrix that takes units to their residuals."""
+        return np.asarray((np.eye(len(self.matrix)) - self.matrix @ self.inverse) ** 2)
+
+    def tested(self, combined: Array, rows: Indices) -> tuple[Array, Array, Array]:
+        """Return coefficients, errors and degrees of freedom (rows x columns) of combinations of factors."""
+        y, weights = self.units.means @ combined, self.inverse[rows]
+        coefficients = self.inverse @ y
+        residuals, coefficients = y - self.matrix @ coefficients, coefficients[rows]
+        if not self.replicated:
+            squares = weights**2 / np.maximum(self.spare, 1e-3) ** 2
+            error = np.sqrt(squares @ residuals**2)
+            # a group of one sample: its scatter is not known
+            error[(squares[:, self.spare < 1e-9] > 1e-12).any(axis=1)] = np.inf
+            return coefficients, error, np.full(error.shape, self.freedom)
+        variance, more = moderate((residuals**2).sum(axis=0) / self.freedom, self.freedom)
+        of_samples = np.zeros((len(y), 1))
+        if self.units.noise is not None:
+            of_samples = np.einsum("ukl,kj,lj->uj", self.units.noise, combined, combined, optimize=True)
+        between = np.maximum(variance - self.spare @ of_samples / self.freedom, 0.0)
+        variances = between + of_samples
+        squares = weights**2
+        whole = squares @ variances
+        # variance of `whole`, by that of the variance between units
+        trace = (variances * (self.squared @ variances)).sum(axis=0) / (self.freedom * (self.freedom + more))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            freedom = whole**2 / (squares.sum(axis=1, keepdims=True) ** 2 * trace)
+        return coefficients, np.sqrt(whole), np.where(trace > 0.0, freedom, self.freedom)
 
 
 def covariate_columns(covariates: Any, n: int) -> Array:
@@ -158,6 +286,56 @@ def covariate_columns(covariates: Any, n: int) -> Array:
     return np.stack(columns, axis=1) if columns else np.zeros((n, 0))
 
 
+@dataclass(frozen=True, eq=False)
+class Sizes:
+    """How a change of size factors changes loadings, and the share of the counts that each factor carries."""
+
+    response: Array  # (K,): change of mean loadings with the logarithm of the rates
+    share: Array  # (K,): 0 for factors that cannot be a reference
+
+    @classmethod
+    def of(cls, fit: Fit, loadings: Array) -> Sizes:
+        """Work them out at the mean loadings."""
+        mean = loadings.mean(axis=0)
+        if np.isinf(fit.c):
+            response, slope = mean, fit.factors
+        else:
+            factors = fit.factors / fit.link.alpha
+            rates = np.expm1(np.maximum(factors @ mean, 1e-12))[:, None]
+            slope = factors * (rates + 1.0)
+            curvature = slope.T @ (slope / rates)  # of the Poisson likelihood, as expected
+            response = np.linalg.lstsq(curvature, slope.sum(axis=0), rcond=1e-10)[0]
+        share = np.where(response > 0.01 * mean, mean * slope.sum(axis=0), 0.0)
+        return cls(response, share / max(float(share.sum()), 1e-300))
+
+    def reference(self, difference: Array, error: Array) -> Indices:
+        """Find the factors that change together, as a change of size factors alone would change them."""
+        fine = (self.share > 0.0) & (error > 0.0) & np.isfinite(error)
+        if not fine.any():
+            return np.array([int(np.argmax(self.share))])
+        d, e, response, share = difference[fine], error[fine], self.response[fine], self.share[fine]
+        offset = -d / response
+
+        def kernel(h: Array) -> Array:
+            return share * np.exp(-(((d + np.multiply.outer(h, response)) / (WIDTH * e)) ** 2) / 2.0)
+
+        h = offset[int(np.argmax(kernel(offset).sum(axis=1)))]
+        for _ in range(30):  # mean shift: uphill to the mode
+            weights = kernel(h) * (response / e) ** 2
+            h = weights @ offset / weights.sum()
+        away = np.abs(d + h * response) / e
+        return np.flatnonzero(fine)[away <= max(AGREES, float(away.min()))]
+
+    def relative(self, reference: Indices) -> Array:
+        """Return combinations of factors (columns): each less its part of the mean change of a reference."""
+        weights = np.zeros(len(self.share))
+        weights[reference] = (
+            self.share[reference] / np.where(self.response > 0.0, self.response, 1.0)[reference]
+        )
+        combined = np.eye(len(weights)) - np.outer(weights, self.response) / self.share[reference].sum()
+        return np.where(np.abs(combined) < 1e-9, 0.0, combined)  # a reference of one factor stays
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Usage:
     """Differences of mean loadings; made by `usage`. Arrays are of shape (n_comparisons, n_components).
@@ -165,21 +343,29 @@ class Usage:
     Parameters
     ----------
     comparisons : tuple of str
-        Groups that are compared with `reference`; for a number, its name.
+        Group that is compared with `reference`, for every row; for a number, its name.
     reference : str or None
         Group that they are compared with; None for a number, where `difference` is a slope.
+    within : tuple of str or None
+        Part of the samples that every row is about, if `usage` was called with `within`.
+    relative_to : tuple of tuple of str
+        For every row, the factors that keep their proportions: changes are relative to the mean change of
+        these. Where it is a single factor, that has the difference 0. Empty for loadings as they are.
     difference, error, lower, upper : ndarray
-        Difference of mean loadings (the largest loading of every factor is 1), its standard error and 95%
-        interval. It is the one of the linear model: between samples of the same replicate where replicates
-        have samples in several groups, and at the same covariates. It may differ from that of the means.
+        Difference of mean loadings (the largest loading of every factor is 1) at size factors that leave
+        the mean of the factors of `relative_to` as it is, its standard error and 95% interval. It is the one
+        of the linear model: between samples of the same replicate where replicates have samples in several
+        groups, and at the same covariates. It may differ from that of the means.
     p, adjusted_p : ndarray
         Two-sided; after Benjamini and Hochberg over all comparisons and factors.
-    degrees_of_freedom : float
+    degrees_of_freedom : ndarray
         Degrees of freedom of the tests, including those from other factors.
     means : ndarray of shape (n_units, n_components)
-        Mean loadings of the units, replicates or samples.
+        Mean loadings of the units, replicates or samples, as they are.
     unit_groups : ndarray of str, shape (n_units,)
         Group of every unit, or its number.
+    unit_within : ndarray of str, shape (n_units,)
+        Part of the samples that every unit is of; empty text without `within`.
     replicated : bool
         Whether units are replicates.
     factor_names : tuple of str
@@ -188,24 +374,30 @@ class Usage:
 
     comparisons: tuple[str, ...]
     reference: str | None
+    within: tuple[str, ...] | None
+    relative_to: tuple[tuple[str, ...], ...]
     difference: Array
     error: Array
     lower: Array
     upper: Array
     p: Array
     adjusted_p: Array
-    degrees_of_freedom: float
+    degrees_of_freedom: Array
     means: Array
     unit_groups: NDArray[Any]
+    unit_within: NDArray[Any]
     replicated: bool
     factor_names: tuple[str, ...]
 
     def __repr__(self) -> str:
         against = "" if self.reference is None else f" against {self.reference}"
         units = plural(len(self.means), "replicate" if self.replicated else "sample")
+        names = dict.fromkeys(self.comparisons)
+        by = ", ".join(names) if len(names) <= 5 else f"{len(names)} groups"
+        parts = "" if self.within is None else f" within {plural(len(set(self.within)), 'part')}"
         return (
-            f"<Usage of {plural(len(self.factor_names), 'factor')} by {', '.join(self.comparisons)}"
-            f"{against}, {units}; table() lists it>"
+            f"<Usage of {plural(len(self.factor_names), 'factor')} by {by}{against}{parts}, {units}; "
+            "table() lists it>"
         )
 
     def table(self) -> dict[str, Any]:
@@ -214,26 +406,32 @@ class Usage:
         Returns
         -------
         dict of str to ndarray
-            Columns `factor`, `group`, `reference`, `mean`, `reference_mean`, `difference`, `error`, `lower`,
-            `upper`, `p` and `adjusted_p`. `mean` and `reference_mean` are plain means over the units of a
-            group; `difference` is not theirs where replicates that are in one group only, or covariates, have
-            to be allowed for (see `Usage`). For a number there is `slope` in place of `difference`, the
-            change of the mean loading per unit of the number, and no `reference` and means.
+            Columns `factor`, `group`, `within` (if it was given), `reference`, `mean`, `reference_mean`,
+            `difference`, `error`, `lower`, `upper`, `p`, `adjusted_p` and `relative_to`. `mean` and
+            `reference_mean` are plain means over the units of a group; `difference` is relative to the
+            factors of `relative_to`, and allows for covariates and for replicates that are in one group only
+            (see `Usage`). For a number there is `slope` in place of `difference`, the change of the mean
+            loading per unit of the number, and no `reference` and means.
         """
         n, k = self.difference.shape
-        columns: dict[str, Any] = {
-            "factor": np.tile(np.array(self.factor_names, dtype=object), n),
-            "group": np.repeat(np.array(self.comparisons, dtype=object), k),
-        }
+        rows = {"group": self.comparisons, "within": self.within, "reference": (self.reference,) * n}
+        columns: dict[str, Any] = {"factor": np.tile(np.array(self.factor_names, dtype=object), n)}
+        for name, values in rows.items():
+            if values is not None and values != (None,) * n:
+                columns[name] = np.repeat(np.array(values, dtype=object), k)
         if self.reference is not None:
-            columns["reference"] = np.full(n * k, self.reference, dtype=object)
-            means = [self.means[self.unit_groups == group].mean(axis=0) for group in self.comparisons]
-            columns["mean"] = np.concatenate(means)
-            reference_mean = self.means[self.unit_groups == self.reference].mean(axis=0)
-            columns["reference_mean"] = np.tile(reference_mean, n)
+            parts = self.within or ("",) * n
+            for name, groups in (("mean", self.comparisons), ("reference_mean", rows["reference"])):
+                own = [
+                    (self.unit_groups == group) & (self.unit_within == part)
+                    for group, part in zip(groups, parts, strict=True)
+                ]
+                columns[name] = np.concatenate([self.means[one].mean(axis=0) for one in own])
         columns["slope" if self.reference is None else "difference"] = self.difference.ravel()
         names = ("error", "lower", "upper", "p", "adjusted_p")
-        return columns | {name: getattr(self, name).ravel() for name in names}
+        columns |= {name: getattr(self, name).ravel() for name in names}
+        stable = np.array([", ".join(names) for names in self.relative_to], dtype=object)
+        return columns | {"relative_to": np.repeat(stable, k)}
 
     def kept(self) -> dict[str, Any]:
         """Return what plots need beside the table, as AnnData can hold it; means of replicates only."""
@@ -247,8 +445,12 @@ def usage(
     *,
     replicate: Any = None,
     reference: str | None = None,
+    within: Any = None,
+    interaction: bool = False,
+    relative_to: Any = "auto",
     covariates: Any = None,
     numeric: bool | None = None,
+    loadings: Any = None,
     key: str | None = None,
 ) -> Usage:
     """Compare the mean loadings of groups of samples, or find their slope on a number.
@@ -256,7 +458,7 @@ def usage(
     Parameters
     ----------
     fit : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
+        The fit. Its samples may be some of those that were fitted, or new ones after `log1pnmf.tl.transform`.
     groups : array-like of shape (n_samples,)
         Condition of every sample, or a number such as an age or a dose; samples without one are ignored. Of
         numbers with more than two different values the result is a slope: over replicates, if each has one
@@ -267,10 +469,21 @@ def usage(
         is a replicate, as in bulk data.
     reference : str, optional
         Group that the others are compared with; by default the first.
+    within : array-like of shape (n_samples,), optional
+        Part of every sample, such as its cell type: groups are compared within each part.
+    interaction : bool
+        Whether to test, for every part, by how much its difference exceeds the mean of the differences of the
+        other parts (in the same replicates), in place of the difference itself.
+    relative_to : "auto", None, or a factor or a list of them
+        Counts tell proportions: when one factor rises, all others fall. "auto" finds the factors that keep
+        their proportions and tests relative to them; names or numbers of factors choose them; None compares
+        loadings as they are, which is right where the size factors are known (spike-ins).
     covariates : array, data frame or mapping of name to values, optional
         Covariates to adjust for: numbers or labels, one for each sample.
     numeric : bool, optional
         Whether numbers have a slope (True) or are groups (False); by default it depends, see `groups`.
+    loadings : array-like of shape (n_samples, n_components), optional
+        Loadings of other samples for the factors of the fit, from ``model.transform(counts)``.
     key : str, optional
         Name of the fit in an AnnData.
 
@@ -287,6 +500,8 @@ def usage(
     ----------
     .. [1] G. K. Smyth (2004). Linear models and empirical Bayes methods for assessing differential expression
        in microarray experiments. Statistical Applications in Genetics and Molecular Biology 3(1).
+    .. [2] H. Zhou, K. He, J. Chen, X. Zhang (2022). LinDA: linear models for differential abundance analysis
+       of microbiome compositional data. Genome Biology 23, 95.
 
     Examples
     --------
@@ -300,27 +515,43 @@ def usage(
     >>> found.comparisons, found.reference, bool(found.adjusted_p.min() < 0.01)
     (('treated',), 'control', True)
     """
-    fit = as_fit(fit, key=key).normalized("max")
+    fit = _with_loadings(as_fit(fit, key=key), loadings).normalized("max")
     n, which = len(fit.loadings), _groups_or_numbers(groups, numeric)
     extra = covariate_columns(covariates, n)
     check_one_each("groupby", which.codes if isinstance(which, Groups) else which, n)
     known = which.labels != MISSING if isinstance(which, Groups) else ~np.isnan(which)
-    units = gather(fit.loadings, which, replicate, extra, known & ~np.isnan(extra).any(axis=1))
+    known &= ~np.isnan(extra).any(axis=1)
     if replicate is None:
         warn(NOT_REPLICATES, UserWarning)
-    confounded = confounded_groups(fit, which.labels) if isinstance(which, Groups) else []
-    if confounded:
-        warn("; ".join(confounded), UserWarning)
-    matrix, comparisons, reference = linear_model(units, reference)
-    n_tested = max(len(comparisons), 1)
-    difference, error, freedom = _tested(matrix, units.means, n_tested, moderated=replicate is not None)
+    _warn_confounded(fit, which)
+    if isinstance(which, Groups) and reference is None and known.any():
+        reference = which.names[which.codes[known].min()]
+    parts = {"": known}
+    if within is not None:
+        labels = Groups.of(within)
+        check_one_each("within", labels.codes, n)
+        parts = {name: known & (labels.labels == name) for name in labels.names if name != MISSING}
+    elif interaction:
+        raise ValueError("interaction=True needs within=, the part (such as the cell type) of every sample")
+    models = _models(
+        fit.loadings, which, replicate, extra, parts, reference=reference, interaction=interaction
+    )
+    names, tests = tuple(fit.factor_names), []
+    for part, model in models.items():
+        tests.append(_relative(model, Sizes.of(fit, fit.loadings[parts[part]]), relative_to, names))
+    difference, error, freedom = (np.concatenate([test[i] for test in tests]) for i in range(3))
+    _warn_few([share for test in tests for share in test[4]])
     half = error * scipy.stats.t.ppf(0.975, freedom)
     with np.errstate(divide="ignore", invalid="ignore"):
         p = 2.0 * scipy.stats.t.sf(np.abs(difference / error), freedom)
-    p = np.where(error > 0.0, p, 1.0)  # a factor that no unit has, or all alike
+    p = np.where(error > 0.0, p, 1.0)  # a factor that no unit has, or all alike; the reference itself
+    slope = str(getattr(groups, "name", None) or "slope")
+    rows = [(part, name) for part, model in models.items() for name in model.others or (slope,)]
     return Usage(
-        comparisons=comparisons or (str(getattr(groups, "name", None) or "slope"),),
+        comparisons=tuple(name for _, name in rows),
         reference=reference,
+        within=None if within is None else tuple(part for part, _ in rows),
+        relative_to=tuple(stable for test in tests for stable in test[3]),
         difference=difference,
         error=error,
         lower=difference - half,
@@ -328,11 +559,25 @@ def usage(
         p=p,
         adjusted_p=scipy.stats.false_discovery_control(p.ravel()).reshape(p.shape),
         degrees_of_freedom=freedom,
-        means=units.means,
-        unit_groups=units.groups,
+        means=np.concatenate([model.units.means for model in models.values()]),
+        unit_groups=np.concatenate([model.units.groups for model in models.values()]),
+        unit_within=np.concatenate([np.full(len(m.matrix), part, object) for part, m in models.items()]),
         replicated=replicate is not None,
-        factor_names=tuple(fit.factor_names),
+        factor_names=names,
     )
+
+
+def _with_loadings(fit: Fit, loadings: Any) -> Fit:
+    """Return the fit with loadings of other samples, where they are given."""
+    if loadings is None:
+        return fit
+    values = np.asarray(loadings, dtype=np.float64)
+    if values.ndim != 2 or values.shape[1] != fit.n_components or not np.isfinite(values).all():
+        raise ValueError(
+            f"loadings must be a finite table of samples x {fit.n_components} factors, got shape "
+            f"{values.shape}; pass what transform returns"
+        )
+    return replace(fit, loadings=values, batches=None)
 
 
 def _groups_or_numbers(groups: Any, numeric: bool | None) -> Groups | Array:
@@ -348,27 +593,87 @@ def _groups_or_numbers(groups: Any, numeric: bool | None) -> Groups | Array:
     return numbers if several or numeric else Groups.of(groups)
 
 
-def _tested(X: Array, y: Array, n_tested: int, *, moderated: bool) -> tuple[Array, Array, float]:
-    """Return the first coefficients, their standard errors (each x factors) and degrees of freedom."""
-    solution, _, rank, _ = np.linalg.lstsq(X, y, rcond=None)
-    residuals, coefficients = y - X @ solution, solution[:n_tested].astype(np.float64)
-    freedom = float(len(X) - rank)
-    if freedom < 1:
-        what = "replicates" if moderated else "samples"
-        raise ValueError(
-            f"the variance cannot be estimated from {plural(len(X), what[:-1])} with "
-            f"{plural(int(rank), 'coefficient')}; use more {what}, or fewer groups and covariates"
+def _warn_confounded(fit: Fit, which: Groups | Array) -> None:
+    """Warn where groups, or a number, coincide with the batches of the fit."""
+    if isinstance(which, Groups):
+        found = "; ".join(confounded_groups(fit, which.labels))
+        if found:
+            warn(found, UserWarning)
+    elif fit.batches is not None:
+        pairs = np.unique(np.stack([fit.batches.labels, which])[:, ~np.isnan(which)], axis=1)
+        if 1 < pairs.shape[1] == len(np.unique(pairs[0])):
+            warn(
+                "the number is the same in all samples of each batch: the model cannot separate the two, and "
+                "what looks like a batch effect may belong to the number",
+                UserWarning,
+            )
+
+
+def _models(
+    loadings: Array,
+    groups: Groups | Array,
+    replicate: Any,
+    covariates: Array,
+    parts: Mapping[str, NDArray[np.bool_]],
+    *,
+    reference: str | None,
+    interaction: bool,
+) -> dict[str, LinearModel]:
+    """Return the linear model of every part of the samples; of several parts, those that can be tested."""
+    gathered, models, failed = {}, {}, {}
+    for name, kept in parts.items():
+        if kept.any() or len(parts) == 1:
+            gathered[name] = gather(loadings, groups, replicate, covariates, kept)
+    units = list(gathered.values())
+    for place, name in enumerate(gathered):
+        try:
+            own = contrast(units, place) if interaction else units[place]
+            models[name] = LinearModel.of(own, reference, replicated=replicate is not None)
+        except ValueError as error:
+            if len(parts) == 1:
+                raise
+            failed[name] = str(error)
+    if failed:
+        listed = "; ".join(f"{name!r} ({why})" for name, why in failed.items())
+        if not models:
+            raise ValueError(f"the groups cannot be compared within any part: {listed}")
+        warn(f"these parts are left out: {listed}", UserWarning)
+    return models
+
+
+def _relative(
+    model: LinearModel, sizes: Sizes, relative_to: Any, names: tuple[str, ...]
+) -> tuple[Array, Array, Array, list[tuple[str, ...]], list[float]]:
+    """Test relative to some factors; also their names, and the share of those that were found."""
+    n = max(len(model.others), 1)
+    tests = model.tested(np.eye(len(names)), np.arange(n))
+    if relative_to is None or len(names) == 1:
+        return *tests, [()] * n, []
+    if isinstance(relative_to, str) and relative_to == "auto" and "auto" not in names:
+        chosen = [tuple(sizes.reference(*row).tolist()) for row in zip(*tests[:2], strict=True)]
+        shares = [float(sizes.share[list(one)].sum()) for one in chosen]
+    else:
+        given = [relative_to] if isinstance(relative_to, str | int) else list(relative_to)
+        chosen, shares = [tuple(sorted({factor_number(one, names) for one in given}))] * n, []
+        if not sizes.share[list(chosen[0])].sum() > 0.0:
+            raise ValueError("no sample uses the factors of relative_to; choose others")
+    for one in dict.fromkeys(chosen):
+        rows = np.array([place for place, other in enumerate(chosen) if other == one])
+        for all_rows, own in zip(tests, model.tested(sizes.relative(np.array(one)), rows), strict=True):
+            all_rows[rows] = own
+    return *tests, [tuple(names[k] for k in one) for one in chosen], shares
+
+
+def _warn_few(shares: Sequence[float]) -> None:
+    """Warn where what keeps its proportions is the smaller part of the counts."""
+    few = sum(share < 0.5 for share in shares)
+    if few:
+        warn(
+            f"in {few} of {plural(len(shares), 'comparison')} the factors that keep their proportions carry "
+            f"less than half of the counts (least: {min(shares):.0%}). Differences are relative to these, "
+            "see relative_to; counts cannot tell whether the others moved, or these",
+            UserWarning,
         )
-    inverse = np.linalg.pinv(X.T @ X)
-    if moderated:
-        variances, more = moderate((residuals**2).sum(axis=0) / freedom, freedom)
-        return coefficients, np.sqrt(np.outer(np.diag(inverse)[:n_tested], variances)), freedom + more
-    spare = 1.0 - np.einsum("ip,pq,iq->i", X, inverse, X)
-    weights = (inverse[:n_tested] @ X.T) ** 2 / np.maximum(spare, 1e-3) ** 2
-    error = np.sqrt(weights @ residuals**2)
-    alone = (weights[:, spare < 1e-9] > 1e-12).any(axis=1)  # a group of one sample: its scatter is not known
-    error[alone] = np.inf
-    return coefficients, error, freedom
 
 
 def moderate(variances: Array, freedom: float) -> tuple[Array, float]:

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from log1pnmf._common.archive import archive_kind, to_tree
-from log1pnmf._common.checks import check_whole, convergence_warning, plural
+from log1pnmf._common.checks import check_whole, plural
 from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.analysis.groups import MISSING
@@ -20,7 +20,7 @@ from log1pnmf.analysis.usage import Usage
 from log1pnmf.analysis.usage import usage as compare_groups
 from log1pnmf.cli import options as common
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.features import match_names, repeated, select_features
+from log1pnmf.counts.features import match_names, select_features
 from log1pnmf.counts.text import TEXT_FORMATS, CountTable
 from log1pnmf.counts.write import numbered
 from log1pnmf.fitting.fit import Fit, c_name
@@ -107,7 +107,7 @@ def markers(
     check_whole("--top", top, least=1)
     fit = fit_in(run, c)
     if file is not None:
-        counts = _same_samples(opening.table(file, fractions=True), fit, screen)
+        counts = _counts_of(fit, opening.table(file, fractions=True))
     elif run.is_file():
         raise typer.BadParameter(f"a model needs its counts: log1pnmf markers {run} FILE")
     else:
@@ -127,21 +127,23 @@ def markers(
     return 0
 
 
-def _same_samples(table: CountTable, fit: Fit, screen: Screen) -> Counts:
-    """Return counts with the features and samples of a fit, by name where both have names."""
-    counts, notes = align(table, fit, missing="refuse")
-    screen.notes([*table.notes, *notes])
-    here, fitted = counts.sample_names, fit.sample_names
-    if here is None or fitted is None or np.array_equal(here, fitted):
-        return counts
-    rows, absent, twice = match_names(here.tolist(), fitted.tolist())
-    if absent or twice:
-        what = "lacks" if absent else "has more than once"
-        raise BadFileError(
-            f"{table.source} {what} {plural(len(absent or twice), 'sample')} of the model (first "
-            f"{(absent or twice)[0]!r}); name the file that was fitted"
-        )
-    return Counts.from_any(counts.to_scipy()[rows])
+def _counts_of(fit: Fit, table: CountTable) -> Counts:
+    """Return the counts of the samples and features of a fit, by name where both have names."""
+    matrix, chosen = table.counts.to_scipy(), []
+    sides = (table.sample_names, fit.sample_names), (table.feature_names, fit.feature_names)
+    for what, n, (here, fitted) in zip(("sample", "feature"), matrix.shape, sides, strict=True):
+        if here is None or fitted is None:
+            chosen.append(np.arange(n))
+            continue
+        places, absent, twice = match_names(here.tolist(), fitted.tolist())
+        if absent or twice:
+            lacks, some = "lacks" if absent else "has more than once", absent or twice
+            raise BadFileError(
+                f"{table.source} {lacks} {plural(len(some), what)} of the model (first {some[0]!r}); "
+                "name the file that was fitted"
+            )
+        chosen.append(places)
+    return Counts.from_any(matrix[chosen[0]][:, chosen[1]])
 
 
 def usage(
@@ -168,6 +170,21 @@ def usage(
         str | None,
         common.data(metavar="GROUP", help="Group to compare the others with.", show_default="the first"),
     ] = None,
+    within: Annotated[
+        str | None,
+        common.data(metavar="COLUMN", help="Compare within each label of this column, such as cell types."),
+    ] = None,
+    interaction: Annotated[
+        bool,
+        common.data("--interaction", help="With --within: test how differences deviate from the others."),
+    ] = False,
+    relative_to: Annotated[
+        str,
+        common.data(
+            metavar="FACTORS",
+            help="Factors (with commas) that changes are relative to; none: loadings as they are.",
+        ),
+    ] = "auto",
     covariate: Annotated[
         list[str] | None, common.data(metavar="COLUMN", help="Covariate to adjust for; can be repeated.")
     ] = None,
@@ -187,6 +204,10 @@ def usage(
     check_table(output, force=force)
     if replicate is not None and samples_are_replicates:
         raise typer.BadParameter("--replicate and --samples-are-replicates contradict each other; choose one")
+    if interaction and within is None:
+        raise typer.BadParameter(
+            "--interaction needs --within, the column with the cell type (part) of samples"
+        )
     folder = RunFolder.open(run)
     fit = folder.fit(c)
     donors: Any = True if samples_are_replicates else None if replicate is None else folder.labels(replicate)
@@ -197,6 +218,9 @@ def usage(
             _numbers(folder.labels(groupby)),
             replicate=donors,
             reference=reference,
+            within=None if within is None else folder.labels(within),
+            interaction=interaction,
+            relative_to={"auto": "auto", "none": None}.get(relative_to, relative_to.split(",")),
             covariates={name: _numbers(folder.labels(name)) for name in covariate or ()} or None,
             numeric=False if as_groups else None,
         )
@@ -206,7 +230,7 @@ def usage(
     table = found.table()
     if found.reference is None:
         table["group"][:] = groupby
-    _show(found, table, groupby, screen)
+    _show(found, dict(table), groupby, screen)
     screen.table(table, output, force=force)
     return 0
 
@@ -223,6 +247,8 @@ def _show(found: Usage, table: dict[str, Any], groupby: str, screen: Screen) -> 
     if screen.json:
         return
     units = "replicates" if found.replicated else "samples"
+    if found.within is not None:
+        table["group"] = table["within"] + ": " + table["group"]
     against = f"slope on {groupby}" if found.reference is None else f"difference to {found.reference}"
     screen.say((f"{against}, {len(found.means):,} {units}", "bold"))
     what, digits = ("slope", ".3g") if found.reference is None else ("difference", ".3f")
@@ -231,6 +257,11 @@ def _show(found: Usage, table: dict[str, Any], groupby: str, screen: Screen) -> 
     for factor, group, value, low, high, adjusted in zip(*(table[name] for name in columns), strict=True):
         interval = f"{low:{digits}} to {high:{digits}}"
         screen.say(f"{factor:>10}  {group:<16}{value:>10{digits}}  {interval:<18}{adjusted:>10.2g}")
+    stable = dict.fromkeys(", ".join(names) for names in found.relative_to if names)
+    if stable:
+        screen.say(
+            f"relative to {' or '.join(stable) if len(stable) < 4 else 'factors that keep their share'}"
+        )
 
 
 MOST_LABELS = 8
@@ -415,9 +446,15 @@ def transform(
     ],
     c: common.WhichModel = None,
     missing: Annotated[
-        Literal["refuse", "zero"],
-        common.data(help="If the file lacks features of the model: refuse, or fill them with zero."),
-    ] = "refuse",
+        Literal["unmeasured", "zero"],
+        common.data(help="Features of the model that the file lacks: not measured, or counted zero times."),
+    ] = "unmeasured",
+    prior: Annotated[
+        float | None,
+        common.data(
+            help="Counts that the mean training sample is worth; by default from the training loadings."
+        ),
+    ] = None,
     batch: common.Batch = None,
     layer: common.Layer = None,
     transpose: common.Transpose = False,
@@ -430,7 +467,7 @@ def transform(
 ) -> int:
     """Estimate the loadings of new samples.
 
-    The factors are those of a fit. Features are matched by name.
+    The factors are those of a fit. Features are matched by name; those that both have are used.
     """
     screen = Screen(json=json)
     check_table(output, force=force)
@@ -440,11 +477,13 @@ def transform(
     screen.say((file.name, "bold"), f": {describe(table)} ({table.format})")
     if table.format in TEXT_FORMATS:  # words that no new text has were counted: zero times
         missing = "zero"
-    counts, notes = align(table, fit, missing=missing)
+    counts, notes = align(table, fit, zero=missing == "zero")
+    own: Any = {"batch": None if batch is None else table.labels(batch), "shared": True}
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", convergence_warning())
-        loadings = project(fit, counts, batch=None if batch is None else table.labels(batch))
-    notes += [one_line(warning.message) for warning in caught]
+        warnings.simplefilter("always")
+        found = project(fit, counts, prior="auto" if prior is None else prior, **own)
+    loadings = found.loadings
+    notes += [*found.notes, *(one_line(warning.message) for warning in caught)]
     screen.notes([*table.notes, *notes])
     n, k = loadings.shape
     names = numbered(table.sample_names, n)
@@ -456,8 +495,8 @@ def transform(
     return 0
 
 
-def align(table: CountTable, fit: Fit, *, missing: str) -> tuple[Counts, list[str]]:
-    """Bring the features of a table into the order of a fit."""
+def align(table: CountTable, fit: Fit, *, zero: bool) -> tuple[Counts, list[str]]:
+    """Check that the features of a table and of a fit go together; `zero` fills in those that are missing."""
     fitted, given = fit.feature_names, table.feature_names
     if fitted is None or given is None:
         if table.shape[1] != len(fit.factors):
@@ -466,27 +505,15 @@ def align(table: CountTable, fit: Fit, *, missing: str) -> tuple[Counts, list[st
                 "without names on both sides they must be the same"
             )
         return table.counts, ["no feature names on both sides: columns were taken in their order"]
-    twice = repeated(fitted)
-    if twice:
-        raise BadFileError(
-            f"{plural(len(twice), 'feature name occurs', 'feature names occur')} more than once in the model "
-            f"(first {twice[0]!r}), so features cannot be matched by name; fit again with unique names"
-        )
     chosen, absent, _ = match_names(list(given), list(fitted))
     if len(absent) == len(fitted):
         raise BadFileError(
             f"{table.source} has none of the model's features (first {fitted[0]!r}, here {given[0]!r}); "
             "are they named in the same way? --transpose exchanges rows and columns"
         )
-    if absent and missing == "refuse":
-        raise BadFileError(
-            f"{table.source} lacks {len(absent):,} of {len(fitted):,} features (first {absent[0]!r}); "
-            "--missing zero fills them with zero"
-        )
-    notes = []
     extra = len(given) - (len(fitted) - len(absent))
-    if extra:
-        notes.append(f"{extra:,} features are not in the model and were ignored")
-    if absent:
-        notes.append(f"{len(absent):,} features of the model are not in the file and were set to zero")
-    return select_features(table.counts, chosen), notes
+    notes = [f"{extra:,} features are not in the model and were ignored"] if extra else []
+    if not absent or not zero:
+        return table.counts, notes
+    notes.append(f"{len(absent):,} features of the model are not in the file and were set to zero")
+    return replace(select_features(table.counts, chosen), feature_names=fitted), notes

@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 from scipy import sparse
 
-from .compress import SparseRows
+from .compress import SparseRows, dense_blocks
 from .counts import Counts
 
 MOST_LISTED = 10
+ENOUGH_COUNTS, LEAST_DISPERSION = 20.0, 1e-3
 
 
 def align_features(counts: Counts, fitted: NDArray[np.object_] | None, n_features: int) -> Counts:
@@ -101,6 +103,20 @@ def find_features(
     return places
 
 
+def shared_features(here: Sequence[str], fitted: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return where the features that both have are, here and in the fit; not those that occur twice.
+
+    >>> shared_features(["b", "x", "a", "x"], ["a", "x", "b", "c"])
+    (array([2, 0]), array([0, 2]))
+    """
+    places, _, twice = match_names(here, fitted)
+    if not np.array_equal(here, fitted):
+        unclear = {*twice, *repeated(fitted)}
+        places = np.where([name in unclear for name in fitted], -1, places)
+    own = np.flatnonzero(places >= 0)
+    return places[own], own
+
+
 def match_names(here: Sequence[str], names: Sequence[str]) -> tuple[NDArray[np.intp], list[str], list[str]]:
     """Return where each of `names` is `here` (-1: nowhere), those missing, and those twice here."""
     if np.array_equal(here, names):
@@ -129,3 +145,33 @@ def _changed(here: Sequence[str], names: Sequence[str], missing: Sequence[str]) 
         f"the features of adata are not those of the fit: {what}). Give adata.var_names the names they had, "
         "or take the model from the object as it was before features were dropped or renamed, or fit again"
     )
+
+
+def variable_features(counts: Counts, n: int) -> NDArray[np.intp]:
+    """Return the `n` features that vary most beyond what one factor and their noise explain, in order.
+
+    A feature's deviance from its mean share of every sample's total grows with its mean; under negative
+    binomial noise with the dispersion of a typical feature it does so only where there is structure. That
+    dispersion is the median over features with enough counts.
+
+    >>> counts = Counts.from_any(np.array([[9, 1, 5], [8, 2, 5], [1, 9, 5], [2, 8, 5]]))
+    >>> variable_features(counts, 2)
+    array([0, 1])
+    """
+    columns, totals = counts.by_column, counts.by_column.row_sums()
+    if n >= counts.n_features:
+        return np.arange(counts.n_features)
+    sizes = counts.row_sums / counts.row_sums.mean()
+    means = totals / counts.n_samples
+    feature = np.repeat(np.arange(counts.n_features), np.diff(columns.indptr))
+    y, mu = columns.values.astype(np.float64), means[feature] * sizes[columns.indices]
+    squares = np.bincount(feature, y**2 - y - 2.0 * y * mu, counts.n_features) + means**2 * (sizes**2).sum()
+    moments = np.maximum(squares, 0.0) / np.maximum(means**2 * (sizes**2).sum(), 1e-300)
+    enough = totals >= ENOUGH_COUNTS
+    phi = max(float(np.median(moments[enough])) if enough.any() else 0.0, LEAST_DISPERSION)
+    # of each entry: y log(y / mu) - (y + r) log((1 + phi y) / (1 + phi mu)); zeros have only the last term
+    own = scipy.special.xlogy(y, y / mu) - (y + 1.0 / phi) * np.log((1.0 + phi * y) / (1.0 + phi * mu))
+    deviance = np.bincount(feature, own - np.log1p(phi * mu) / phi, counts.n_features)
+    for block in dense_blocks((counts.n_features, counts.n_samples), 1 << 22):
+        deviance[block] += (np.log1p(phi * means[block, None] * sizes) / phi).sum(axis=1)
+    return np.sort(np.argsort(-deviance, kind="stable")[:n])

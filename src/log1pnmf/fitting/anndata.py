@@ -132,7 +132,8 @@ def stored(adata: Any, slot: str, key: str) -> Any:
         known = ", ".join(map(repr, there)) or "none"
         raise KeyError(
             f"adata.{slot} has no {key!r} (it has: {known}); "
-            "run log1pnmf.tl.log1p_nmf first, or pass the key it wrote to"
+            "run log1pnmf.tl.log1p_nmf first, or pass the key it wrote to (anndata.concat drops uns and "
+            "varm: log1pnmf.tl.transform with the object that was fitted puts them back)"
         )
     return there[key]
 

@@ -714,6 +714,13 @@ class Fit:
             whole=False,
         )
 
+    def of_rows(self, rows: NDArray[np.intp]) -> Fit:
+        """Return the fit of some of its samples, for another fit to them."""
+        batches = None if self.batches is None else self.batches.of_samples(rows)
+        return replace(
+            self, loadings=self.loadings[rows], size_factors=self.size_factors[rows], batches=batches
+        )
+
     def check_whole(self, what: str) -> None:
         """Refuse `what` needs the loadings of all samples that were fitted."""
         if not self.whole:

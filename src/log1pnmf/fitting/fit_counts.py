@@ -228,7 +228,8 @@ def given_start(
     else:
         before = None
         if counts.n_samples != len(fit.loadings):
-            before = project(fit, counts, problem.size_factors, engine=settings.engine, n_jobs=n_jobs)
+            how: Any = {"engine": settings.engine, "n_jobs": n_jobs, "prior": 0.0}
+            before = project(fit, counts, problem.size_factors, **how).loadings
         rng = as_random(random_state)
         return continued_start(fit, problem, settings.n_components, rng, loadings=before)
     raise ValueError(
@@ -297,9 +298,9 @@ def fit_log1p_nmf(counts: Any, n_components: int, *, resume: StrPath | None = No
     Examples
     --------
     >>> from log1pnmf.datasets import pancreas
-    >>> fit = fit_log1p_nmf(pancreas().counts[:200], 3, c=1.0)
+    >>> fit = fit_log1p_nmf(pancreas().counts[:100, :300], 3, c=1.0)
     >>> fit.loadings.shape, fit.factors.shape, fit.stopped
-    ((200, 3), (2425, 3), 'converged')
+    ((100, 3), (300, 3), 'converged')
     """
     settings, given = checked(n_components=n_components, **parameters)
     return fit_counts(counts, settings, **given, resume=resume)

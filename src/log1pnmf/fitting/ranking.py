@@ -105,16 +105,25 @@ class Ranking:
 
 
 def rank_features(
-    loadings: Array, factors: Array, size_factors: Array, link: ShiftedLog, *, dispersion: Array | None = None
+    loadings: Array,
+    factors: Array,
+    size_factors: Array,
+    link: ShiftedLog,
+    *,
+    dispersion: Array | None = None,
+    unmoved: Array | None = None,
 ) -> Ranking:
     """Rank features from loadings and factors on the link scale.
 
+    `unmoved`: for each factor, the change of the rate of features that do not move; 1 by default.
     With a dispersion, the sum of n counts has the squared relative error 1 / expected count + dispersion / n.
     """
     around = stand_ins(loadings, size_factors)
     with_it, without = link.inverse(factors @ around.own.T), link.inverse(factors @ around.rest.T)
     totals = with_it.sum(axis=0) / or_one(without.sum(axis=0))
     without = without * np.where(around.comparable, 1.0, totals)
+    if unmoved is not None:
+        without = without * unmoved
     more, less = (ADDED_COUNTS + around.weight * rates for rates in (with_it, without))
     change = np.log(more / less)
     variance = 1.0 / more + 1.0 / less
@@ -124,6 +133,8 @@ def rank_features(
     return Ranking(change / np.log(2.0), lower / np.log(2.0))
 
 
-def ranking_of(fit: Fit) -> Ranking:
-    """Rank the features of a fit."""
-    return rank_features(fit.loadings, fit.factors, fit.size_factors, fit.link, dispersion=fit.dispersion)
+def ranking_of(fit: Fit, unmoved: Array | None = None) -> Ranking:
+    """Rank the features of a fit; `unmoved` as in `rank_features`."""
+    return rank_features(
+        fit.loadings, fit.factors, fit.size_factors, fit.link, dispersion=fit.dispersion, unmoved=unmoved
+    )

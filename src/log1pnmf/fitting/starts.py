@@ -481,13 +481,12 @@ FEWEST = 1e-3
 """Share of these samples in which a feature has counts at least, if it is to take part."""
 SMALL = 1_000_000
 """Non-zeros up to which iterations are cheap."""
-ALONE, AGAIN = 20, 16
-"""Iterations from each start, and from each move."""
+ALONE, AGAIN = (20, 30), (16, 25)
+"""Iterations from each start, and from each move; more where they are cheap."""
 EXCHANGED = (2, 4)
 """Factors that moves exchange, in turn; at most half of all."""
-MOST_MOVES, MOST_FAILED = (6, 24), (3, 6)
-"""Moves from the best start, and moves in a row without a gain after which there are no more; more where
-iterations are cheap."""
+MOST_MOVES, MOST_FAILED = (6, 24), (3, 8)
+"""Moves from the best start, and moves in a row without a gain after which there are no more; likewise."""
 WORTHWHILE = 1e-4
 """Gain of a move, relative to the objective, from which on it encourages further ones."""
 SAME = 0.9
@@ -526,7 +525,7 @@ def race(
         batches = None if problem.batches is None else problem.batches.of_samples(rows).of_features(features)
         part = Counts.from_any(part.to_scipy()[:, features])
         raced = replace(exact, counts=part, size_factors=problem.size_factors[rows], batches=batches)
-    names, small = (first, "random"), part.nnz <= SMALL
+    names, small = (first, "random"), whole and part.nnz <= SMALL
     label = "searching for a start"
     display = nullcontext() if after is None else Progress(label, "iteration", after=after)
     with display as bar:
@@ -535,11 +534,11 @@ def race(
         for name in names:
             if bar is not None:
                 bar.describe(f"{label} ({len(ends) + 1} of {len(names)})")
-            ends.append(racer.advance(initialize(racer.engine, K, name, rng), ALONE))
+            ends.append(racer.advance(initialize(racer.engine, K, name, rng), ALONE[small]))
         best = min(range(len(ends)), key=lambda one: ends[one][1])
         pair = ends[best][0]
         if not same_factors(*(end.factors for end, _ in ends)):
-            pair = racer.moved(*ends[best], rng, most=MOST_MOVES[small], most_failed=MOST_FAILED[small])
+            pair = racer.moved(*ends[best], rng, small=small)
     if not whole:
         everyone = make(replace(exact, zeros=quadratic(problem.link)))
         factors = np.zeros((problem.counts.n_features, K))
@@ -568,20 +567,20 @@ class _Racer:
         self.engine = exact if self.update is None else make(self.update.begin(exact))
         self.effects = finds_effects(exact)
 
-    def moved(self, pair: Point, objective: float, rng: Random, *, most: int, most_failed: int) -> Point:
-        """Exchange some factors, again and again, and give the best point that was reached."""
-        best, least, n_failed = pair, objective, 0
+    def moved(self, pair: Point, objective: float, rng: Random, *, small: bool) -> Point:
+        """Exchange some factors, again and again, and return the best point that was reached."""
+        best, least, n_failed, most = pair, objective, 0, MOST_MOVES[small]
         for number, n_new in enumerate(islice(cycle(EXCHANGED), most), 1):
             if self.bar is not None:
                 self.bar.describe(f"improving the start ({number} of at most {most})")
             new = exchanged(pair.loadings, pair.factors, n_new, rng)
-            other, reached = self.advance(lifted(self.exact.problem, *new), AGAIN)
+            other, reached = self.advance(lifted(self.exact.problem, *new), AGAIN[small])
             n_failed = 0 if least - reached > WORTHWHILE * abs(least) else n_failed + 1
             if reached < least + DRIFT * abs(least):
                 pair = other
             if reached < least:
                 best, least = other, reached
-            if n_failed == most_failed:
+            if n_failed == MOST_FAILED[small]:
                 break
         return best
 

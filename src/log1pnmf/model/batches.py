@@ -71,18 +71,19 @@ class Batches:
         """Make batches of a label for every sample, without effects so far; numbered as they appear."""
         labels = batch_labels(given, shape[0])
         names = tuple(dict.fromkeys(labels))
+        _check_batches(given, labels)
         number = {name: place for place, name in enumerate(names)}
         own = np.array([number[name] for name in labels], dtype=np.int32)
         return cls(own, np.ones((len(names), shape[1])), strength, names, by_counts)
 
     def for_samples(self, given: Any, n_samples: int) -> Batches:
-        """Return the same effects for other samples: their labels; None, and new ones, have effects of 1."""
-        number = {name: place for place, name in enumerate(dict.fromkeys((*self.names, OTHER)))}
-        effects = np.vstack([self.effects, np.ones((1, self.effects.shape[1]))])[: len(number)]
-        own = np.full(n_samples, number[OTHER], dtype=np.int32)
-        if given is not None:
-            own[:] = [number.get(name, number[OTHER]) for name in batch_labels(given, n_samples)]
-        return Batches(own, effects, self.strength, tuple(number))
+        """Return the same effects for other samples; batches that are new, and None, have effects of 1."""
+        labels = [OTHER] * n_samples if given is None else batch_labels(given, n_samples)
+        number = {name: place for place, name in enumerate(dict.fromkeys((*self.names, *labels)))}
+        effects = np.ones((len(number), self.effects.shape[1]))
+        effects[: self.n_batches] = self.effects
+        own = np.array([number[name] for name in labels], dtype=np.int32)
+        return Batches(own, effects, self.strength, tuple(number), self.by_counts)
 
     @property
     def sample_names(self) -> NDArray[np.object_]:
@@ -209,6 +210,21 @@ def batch_labels(given: Any, n_samples: int) -> list[str]:
             f"{missing[0]}); drop these samples, or call them a batch of their own"
         )
     return [str(value) for value in values]
+
+
+def _check_batches(given: Any, labels: list[str]) -> None:
+    """Refuse a continuous column: fractions with several values, or numbers that hardly ever come twice."""
+    values = np.asarray(given)
+    if values.dtype == object and all(isinstance(value, int | float | np.number) for value in values):
+        values = values.astype(np.float64)
+    n_different = len(set(labels))
+    fractions = values.dtype.kind == "f" and bool((values != np.rint(values)).any())
+    if values.dtype.kind in "iuf" and n_different > (5 if fractions else max(5, len(labels) / 2)):
+        raise ValueError(
+            f"batch must be labels, got numbers with {n_different} values in {len(labels)} samples; "
+            "cut them into ranges, for instance with pandas.qcut(values, 4), or convert them to text if they "
+            "are labels"
+        )
 
 
 def _is_nan(value: object) -> bool:

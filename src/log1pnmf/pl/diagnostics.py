@@ -65,7 +65,7 @@ def compare(
     >>> import numpy as np
     >>> from matplotlib.figure import Figure
     >>> from log1pnmf import Log1pNMF, datasets, pl
-    >>> counts = datasets.pancreas().counts[:200]
+    >>> counts = datasets.pancreas().counts[:100, :300]
     >>> fits = [Log1pNMF(3, c=c, random_state=0).fit(counts) for c in (1.0, np.inf)]
     >>> figure = pl.compare(*fits, figure=Figure())
     >>> [ax.get_title(loc="left") for ax in figure.axes[:2]]

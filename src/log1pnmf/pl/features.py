@@ -175,8 +175,8 @@ def factor_scatter(
     >>> from matplotlib.figure import Figure
     >>> from log1pnmf import Log1pNMF, datasets, pl
     >>> data = datasets.pancreas()
-    >>> model = Log1pNMF(3, random_state=0).fit(data.counts[:200])
-    >>> ax = pl.factor_scatter(model, 1, 2, feature_names=data.feature_names, ax=Figure().subplots())
+    >>> model = Log1pNMF(3, random_state=0).fit(data.counts[:100, :300])
+    >>> ax = pl.factor_scatter(model, 1, 2, feature_names=data.feature_names[:300], ax=Figure().subplots())
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('factor k1', 'factor k2')
     """

@@ -147,6 +147,7 @@ def _places(source: Any, basis: Any, n: int) -> tuple[np.ndarray, str | None]:
 # ---------- plots of mean loadings of groups and of their differences
 
 SPREAD = 0.55  # height that the groups of one factor share
+MOST_COMPARISONS = 6  # that are drawn with intervals
 
 
 @drawing
@@ -154,6 +155,9 @@ def usage(
     source: Any, *, key: str | None = None, level: float = 0.05, figure: Figure | SubFigure | None = None
 ) -> Any:
     """Draw the mean loadings of groups and their differences with 95% intervals.
+
+    More than six comparisons, and comparisons within parts, are drawn as one map of effects x factors: the
+    differences as colours, similar comparisons side by side, and a dot where one is significant.
 
     Parameters
     ----------
@@ -181,6 +185,8 @@ def usage(
     table, about = _usage_of(source, key)
     names = [str(name) for name in about["factor_names"]]
     is_slope = "reference" not in table
+    if "within" in table or len(table["factor"]) > MOST_COMPARISONS * len(names):
+        return _effects(table, names, level, figure)
     figure = figure_or_new(figure, (4.8 if is_slope else 8.4, 1.1 + 0.36 * len(names)))
     panels = figure.subplots(1, 1 if is_slope else 2, sharey=True, squeeze=False)[0]
     if not is_slope:
@@ -192,6 +198,37 @@ def usage(
         ax.set_ylim(len(names) - 0.5, -0.5)
         ax.spines["left"].set_visible(False)
         ax.tick_params(axis="y", length=0)
+    return figure
+
+
+def _effects(
+    table: Mapping[str, Any], names: list[str], level: float, figure: Figure | SubFigure | None
+) -> Any:
+    """Draw the differences of many comparisons as a map, similar ones side by side."""
+    parts = [
+        np.asarray(table[name]).astype(str)[:: len(names)] for name in ("within", "group") if name in table
+    ]
+    what = "difference" if "difference" in table else "slope"
+    values = np.asarray(table[what], dtype=np.float64).reshape(-1, len(names))
+    sure = np.asarray(table["adjusted_p"], dtype=np.float64).reshape(values.shape) <= level
+    order = arrange(values).order
+    labelled = len(values) <= 120
+    figure = figure_or_new(figure, (2.6 + 0.42 * len(names), 1.2 + (0.17 * len(values) if labelled else 9.0)))
+    ax = figure.subplots()
+    most = max(float(np.quantile(np.abs(values), 0.99)), 1e-300)
+    image = ax.imshow(values[order], "RdBu_r", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
+    rows, columns = np.nonzero(sure[order])
+    ax.scatter(columns, rows, s=min(14.0, 1500.0 / len(values)), color=INK, linewidths=0)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0, colors=INK, labelsize="small")
+    canvas.label_columns(ax, names)
+    if labelled:
+        ax.set_yticks(range(len(values)), [": ".join(part[row] for part in parts) for row in order])
+    else:
+        ax.set_yticks([])
+        caption(ax, y=f"{len(values):,} comparisons", size="small")
+    against = "" if what == "slope" else f" to {np.asarray(table['reference'])[0]}"
+    canvas.color_bar(image, f"{what}{against}\n(dot: adjusted p at most {level:g})")
     return figure
 
 
@@ -244,7 +281,10 @@ def _differences(
     ax.axvline(0.0, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
     is_slope = "reference" not in table
     what = f"slope on {groups[0]}" if is_slope else f"difference to {np.asarray(table['reference'])[0]}"
-    caption(ax, f"{what}, 95% interval\n(filled: adjusted p at most {level:g})", size="small")
+    stable = dict.fromkeys(str(one) for one in table["relative_to"] if one)
+    against = f" relative to {next(iter(stable))}" if len(stable) == 1 else ""
+    label = f"{what}{against}\n95% interval (filled: adjusted p at most {level:g})"
+    caption(ax, label, size="small")
 
 
 def _usage_of(source: Any, key: str | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -326,8 +366,8 @@ def structure(
     >>> from matplotlib.figure import Figure
     >>> from log1pnmf import Log1pNMF, datasets, pl
     >>> data = datasets.pancreas()
-    >>> model = Log1pNMF(3, random_state=0).fit(data.counts[:200])
-    >>> ax = pl.structure(model, data.sample_labels[:200], ax=Figure().subplots())
+    >>> model = Log1pNMF(3, random_state=0).fit(data.counts[:100, :300])
+    >>> ax = pl.structure(model, data.sample_labels[:100], ax=Figure().subplots())
     >>> ax.get_ylabel()
     'loading'
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +35,9 @@ def find_markers(inputs: ReportInput) -> list[Markers | None]:
     if inputs.markers or inputs.counts is None:
         return list(inputs.markers) or [None] * len(inputs.fits)
     most = max(LEAST_SAMPLES, TESTED_ENTRIES // inputs.counts.n_features)
-    return [markers(fit, inputs.counts, max_samples=most, n_jobs=inputs.n_jobs) for fit in inputs.fits]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the report itself names factors without markers
+        return [markers(fit, inputs.counts, max_samples=most, n_jobs=inputs.n_jobs) for fit in inputs.fits]
 
 
 def find_evidence(inputs: ReportInput) -> list[Evidence | None]:
@@ -113,6 +116,7 @@ def describe_factors(
                 "top": table[:N_TOP],
                 "table": table,
                 "n_markers": None if tested is None else int(tested.n_rising[k]),
+                "reliability": 1.0 if tested is None else float(tested.reliability[k]),
                 "evidence": [] if found is None else _evidence_cells(found, k),
             }
         )

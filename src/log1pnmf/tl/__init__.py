@@ -6,6 +6,26 @@ message says if another layer was used, or if a view became a copy (logger "log1
 Python shows by default).
 """
 
-from .tools import evidence, log1p_nmf, markers, rename_factors, select, sweep, transform, usage
+from .tools import (
+    evidence,
+    extend_features,
+    log1p_nmf,
+    markers,
+    rename_factors,
+    select,
+    sweep,
+    transform,
+    usage,
+)
 
-__all__ = ["evidence", "log1p_nmf", "markers", "rename_factors", "select", "sweep", "transform", "usage"]
+__all__ = [
+    "evidence",
+    "extend_features",
+    "log1p_nmf",
+    "markers",
+    "rename_factors",
+    "select",
+    "sweep",
+    "transform",
+    "usage",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import warnings
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ from scipy import sparse
 from log1pnmf._common.checks import require
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts, holds_counts
-from log1pnmf.counts.features import find_features
+from log1pnmf.counts.features import find_features, variable_features
 from log1pnmf.fitting.anndata import column_of, uns_of
 from log1pnmf.fitting.fit import Fit, Keys
 
@@ -48,6 +49,7 @@ logger = logging.getLogger("log1pnmf")
 
 RAW, X = "raw", "X"  # names of ``adata.raw`` and ``adata.X`` as layers
 COUNTS_LAYER = "counts"  # where scanpy users keep the raw counts when X is something else
+VARIABLE = re.compile(r"variable:[1-9]\d*")  # so many variable features, as `mask_var`
 BLOCK_ENTRIES = 1 << 24  # of a matrix in a file, read at a time
 
 
@@ -66,6 +68,8 @@ def check_anndata(adata: Any) -> None:
     if not isinstance(adata, anndata.AnnData):
         if isinstance(adata, str | os.PathLike):
             advice = "read the file first, with anndata.read_h5ad(path)"
+        elif hasattr(adata, "mod"):  # MuData
+            advice = f"pass one of its modalities, such as mdata[{next(iter(adata.mod), 'rna')!r}]"
         else:
             advice = "for matrices use log1pnmf.Log1pNMF"
         raise TypeError(f"adata must be an AnnData object, got {type(adata).__name__}; {advice}")
@@ -94,11 +98,14 @@ def target(adata: Any, copy: bool) -> Any:
     return adata
 
 
-def chosen_features(adata: Any, mask_var: Any) -> NDArray[np.intp]:
+def chosen_features(adata: Any, mask_var: Any, layer: str | None = None) -> NDArray[np.intp]:
     """Find the features that are wanted."""
     if mask_var is None:
         return np.arange(adata.n_vars)
     what = "mask_var"
+    if isinstance(mask_var, str) and mask_var not in adata.var and VARIABLE.fullmatch(mask_var):
+        counts = read_counts(adata, layer, np.arange(adata.n_vars)).counts
+        return variable_features(counts, int(mask_var.partition(":")[2]))
     if isinstance(mask_var, str):
         what = f"adata.var[{mask_var!r}]"
         mask_var = column_of(adata, "var", mask_var, "mask_var")

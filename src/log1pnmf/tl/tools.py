@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from log1pnmf.analysis.markers import markers as find_markers
 from log1pnmf.analysis.select import select as compare_settings
 from log1pnmf.analysis.sweep import sweep as sweep_counts
 from log1pnmf.analysis.usage import usage as compare_groups
-from log1pnmf.counts.features import find_features
-from log1pnmf.fitting.anndata import as_fit, fit_from, is_annotated
+from log1pnmf.counts.counts import holds_counts
+from log1pnmf.counts.features import shared_features
+from log1pnmf.fitting.anndata import as_fit, fit_from, is_annotated, symbols_of
 from log1pnmf.fitting.fit import SWEEP, Keys, sweep_key
 from log1pnmf.fitting.fit_counts import checked, fit_counts
-from log1pnmf.fitting.new_samples import counts_of, new_batches, new_samples
+from log1pnmf.fitting.new_features import extend_features as extend_fit
+from log1pnmf.fitting.new_samples import of_features, project
 
 from . import inputs
 from .inputs import as_frame, batch_of, check_anndata, chosen_features, read_counts, target, write_fit
@@ -59,8 +62,9 @@ def log1p_nmf(
     use_raw : bool
         The same as ``layer="raw"``.
     mask_var : str or array of bool, optional
-        Features to use: a column of `var`, such as "highly_variable", or one value for each feature. By
-        default all features, even if `var` has a column "highly_variable".
+        Features to use: a column of `var`, such as "highly_variable", or one value for each feature;
+        "variable:2000" takes the 2,000 with the largest deviance from one factor. By default all features,
+        even if `var` has a column "highly_variable"; `extend_features` adds the others afterwards.
     batch_key : str, optional
         Column of `obs` with the batch of every sample (donor, chip, section); see `batch` of
         `log1pnmf.Log1pNMF.fit`.
@@ -112,10 +116,10 @@ def log1p_nmf(
     --------
     >>> import anndata
     >>> from log1pnmf.datasets import pancreas
-    >>> adata = anndata.AnnData(pancreas().counts[:100])
+    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
     >>> log1p_nmf(adata, 3, c=1.0)
     >>> adata.obsm["X_log1p_nmf"].shape, adata.varm["log1p_nmf"].shape
-    ((100, 3), (2425, 3))
+    ((100, 3), (300, 3))
     """
     check_anndata(adata)
     keys = Keys(key_added)
@@ -129,7 +133,7 @@ def log1p_nmf(
     )
     layer = inputs.raw_layer(layer, use_raw)
     adata = target(adata, copy)
-    chosen = read_counts(adata, layer, chosen_features(adata, mask_var))
+    chosen = read_counts(adata, layer, chosen_features(adata, mask_var, layer))
     fit = fit_counts(chosen.counts, settings, **given)
     write_fit(adata, keys, fit, chosen)
     if std:
@@ -187,7 +191,7 @@ def sweep(
     """
     check_anndata(adata)
     adata = target(adata, copy)
-    chosen = read_counts(adata, layer, chosen_features(adata, mask_var))
+    chosen = read_counts(adata, layer, chosen_features(adata, mask_var, layer))
     result = sweep_counts(chosen.counts, n_components, c, random_state=random_state, **parameters)
     for fit in result.fits:
         write_fit(adata, Keys(sweep_key(fit.c)), fit, chosen)
@@ -205,6 +209,8 @@ def transform(
     layer: str | None = None,
     size_factors: Any = None,
     batch_key: str | None = None,
+    gene_symbols: str | None = None,
+    prior: Any = "auto",
     std: bool = False,
     copy: bool = False,
     n_jobs: int | None = None,
@@ -217,8 +223,9 @@ def transform(
         The new samples.
     ref : AnnData, Fit, Log1pNMF, str or PathLike
         The fit, see `log1pnmf.as_fit`. AnnData may have lost samples since the fit. If the fit has feature
-        names, features are matched by name: those that the fit does not have are ignored, and none of its own
-        may be missing.
+        names, features are matched by name, and those that both have are used: others of the fit were not
+        observed. A message states how much of each factor's signal the shared ones carry; below 80% there is
+        a warning, and below 20% of all signal the samples are refused.
     key : str, optional
         Name of the fit in `ref`, if `key_added` was given, and of the loadings in `adata`.
     layer : str, optional
@@ -226,7 +233,13 @@ def transform(
     size_factors : {"total", "fit", "none"} or array, optional
         As in `Log1pNMF.transform`.
     batch_key : str, optional
-        Column of `obs` with the batch of every sample; batches that are not in the fit have no effects.
+        Column of `obs` with the batch of every sample. Effects of batches that are not in the fit are
+        estimated from at least 20 samples. By default, new samples of a fit with batches are one new batch.
+    gene_symbols : str, optional
+        Column of `var` with the names that features have in the fit, where ``var_names`` are others, such as
+        Ensembl identifiers.
+    prior : "auto" or float
+        As in `Log1pNMF.transform`.
     std : bool
         Whether to write standard errors of the loadings given the factors, to ``obsm["X_log1p_nmf_std"]``;
         what is uncertain about the factors is not in them, see `log1pnmf.analysis.diagnostics`.
@@ -250,7 +263,7 @@ def transform(
     >>> import anndata
     >>> from log1pnmf.datasets import pancreas
     >>> from log1pnmf.tl import log1p_nmf
-    >>> cells = anndata.AnnData(pancreas().counts[:150])
+    >>> cells = anndata.AnnData(pancreas().counts[:150, :300])
     >>> old, new = cells[:100].copy(), cells[100:].copy()
     >>> log1p_nmf(old, 3)
     >>> transform(new, old)
@@ -262,21 +275,80 @@ def transform(
     fit = fit_from(ref, key, any_samples=True) if is_annotated(ref) else as_fit(ref)
     positions = np.arange(adata.n_vars)
     if fit.feature_names is not None:
-        positions = find_features(adata.var_names, fit.feature_names.tolist())
+        names = symbols_of(adata, gene_symbols, None) or adata.var_names.tolist()
+        positions, shared = shared_features(names, fit.feature_names.tolist())
+        if not len(shared):
+            raise ValueError(
+                "adata has none of the features of the fit by a name that occurs once in both (the first are "
+                f"{names[0]!r} and {fit.feature_names[0]!r}); gene_symbols= takes names from a column of var"
+            )
     adata = target(adata, copy)
     chosen = read_counts(adata, layer, positions)
+    counts = chosen.counts
+    if fit.feature_names is not None:
+        counts = replace(counts, feature_names=fit.feature_names[shared])
     batch = batch_of(adata, batch_key)
-    counts = counts_of(fit, chosen.counts, same_samples=False)
-    batches = new_batches(fit, batch, adata.n_obs)
-    samples = new_samples(fit, counts, size_factors, batches=batches, n_jobs=n_jobs)
-    if fit.batches is not None:
-        batches = fit.batches.for_samples(batch, adata.n_obs)
+    how: Any = {"batch": batch, "prior": prior, "n_jobs": n_jobs}
+    found = project(fit, counts, size_factors, shared=True, **how)
     why = f"these are {adata.n_obs:,} samples whose loadings were estimated for the factors of a fit"
-    projected = fit.of_samples(samples.solved(), samples.size_factors, batches, why)
+    for note in found.notes:
+        inputs.logger.info(note)
+    part = of_features(fit, found.features)
+    projected = part.of_samples(found.loadings, found.size_factors, found.batches, why)
+    projected = replace(projected, messages=(*projected.messages, *found.notes))
     write_fit(adata, keys, projected, chosen)
     if std:
-        adata.obsm[keys.std] = loading_errors(projected, counts)
+        adata.obsm[keys.std] = loading_errors(projected, found.counts)
     return adata if copy else None
+
+
+def extend_features(
+    adata: Any,
+    *,
+    key: str | None = None,
+    key_added: str | None = None,
+    layer: str | None = None,
+    n_jobs: int | None = None,
+) -> None:
+    """Add the factors of all features to a fit of some, such as ``mask_var="highly_variable"``.
+
+    The loadings stay as they are, and so do the factors of fitted features; those of each other feature are
+    the most likely ones given the loadings, with dispersions and effects of batches where the fit has them.
+
+    Parameters
+    ----------
+    adata : AnnData
+        Data with a fit by `log1p_nmf`.
+    key : str, optional
+        Name of the fit, if it was given one.
+    key_added : str, optional
+        Name of the fit of all features; by default that of the fit with "_all". The fit itself stays, and
+        `transform` with its name uses the features that were fitted.
+    layer : str, optional
+        Layer with the counts; by default that of the fit.
+    n_jobs : int, optional
+        Number of threads.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> from log1pnmf.datasets import pancreas
+    >>> from log1pnmf.tl import log1p_nmf
+    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
+    >>> log1p_nmf(adata, 2, mask_var=np.arange(300) < 200)
+    >>> extend_features(adata)
+    >>> bool(adata.varm["log1p_nmf_all"][200:].any())
+    True
+    """
+    check_anndata(adata)
+    fit, keys = fit_from(adata, key), Keys(key_added or f"{Keys(key).uns}_all")
+    if layer is None:
+        stored = str(adata.uns[Keys(key).uns]["layer"])
+        layer = None if stored == "X" and holds_counts(adata.X) else stored
+    chosen = read_counts(adata, layer, np.arange(adata.n_vars))
+    extended = extend_fit(fit, chosen.counts, n_jobs)
+    inputs.logger.info(extended.messages[0])
+    write_fit(adata, keys, extended, chosen)
 
 
 def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
@@ -298,7 +370,7 @@ def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
     >>> import anndata
     >>> from log1pnmf.datasets import pancreas
     >>> from log1pnmf.tl import log1p_nmf
-    >>> adata = anndata.AnnData(pancreas().counts[:100])
+    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
     >>> log1p_nmf(adata, 3)
     >>> rename_factors(adata, {"k1": "acinar"})
     >>> adata.uns["log1p_nmf"]["factor_names"].tolist()
@@ -333,6 +405,7 @@ def markers(
     max_samples: int | None = None,
     copy: bool = False,
     n_jobs: int | None = None,
+    verbose: int | None = None,
 ) -> Any:
     """Test which features rise with each factor; store the table.
 
@@ -344,7 +417,7 @@ def markers(
         Name of the fit, if `key_added` was given.
     layer : str, optional
         Layer with the counts; by default that of the fit.
-    errors, split
+    errors, split, verbose
         As in `log1pnmf.analysis.markers`.
     n_top : int or None
         Number of features in the table for each factor: the first of those that rise significantly. None
@@ -365,15 +438,15 @@ def markers(
     -----
     The result is ``uns["log1p_nmf_markers"]`` (``uns[key + "_markers"]``), a dictionary with `table`, a data
     frame with the columns of `log1pnmf.analysis.Markers.table`; `tested`, effects and p-values of all
-    features, which `log1pnmf.pl.volcano` draws; and `c`, `errors`, `split`, `reliability`, `n_samples`,
-    `n_rising` and `factor_names`. The report uses it.
+    features, which `log1pnmf.pl.volcano` draws; and `c`, `errors`, `split`, `reliability`, `determined`,
+    `unmoved`, `n_samples`, `n_rising` and `factor_names`. The report uses it.
 
     Examples
     --------
     >>> import anndata
     >>> from log1pnmf.datasets import pancreas
     >>> from log1pnmf.tl import log1p_nmf
-    >>> adata = anndata.AnnData(pancreas().counts[:100])
+    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
     >>> log1p_nmf(adata, 3)
     >>> markers(adata, n_top=5)
     >>> adata.uns["log1p_nmf_markers"]["table"].shape
@@ -382,7 +455,9 @@ def markers(
     check_anndata(adata)
     fit = fit_from(adata, key)
     counts = inputs.counts_of_fit(adata, fit, key, layer)
-    found = find_markers(fit, counts, errors=errors, split=split, max_samples=max_samples, n_jobs=n_jobs)
+    found = find_markers(
+        fit, counts, errors=errors, split=split, max_samples=max_samples, n_jobs=n_jobs, verbose=verbose
+    )
     adata = target(adata, copy)
     adata.uns[Keys(key).markers] = {"table": as_frame(found.table(n_top)), **found.kept()}
     return adata if copy else None
@@ -394,6 +469,9 @@ def usage(
     *,
     replicate: str | bool | None = None,
     reference: str | None = None,
+    within: str | None = None,
+    interaction: bool = False,
+    relative_to: Any = "auto",
     covariates: str | Sequence[str] = (),
     numeric: bool | None = None,
     key: str | None = None,
@@ -409,9 +487,11 @@ def usage(
         Column of `obs` with the condition of every sample, or with a number such as an age.
     replicate : str or True, optional
         Column of `obs` with the donor (animal, patient) of every sample; True if every sample is a replicate.
+    within : str, optional
+        Column of `obs`, such as the cell type: groups are compared within each of its labels.
     covariates : str or sequence of str
         Columns of `obs` with covariates to adjust for: numbers or labels.
-    reference, numeric
+    reference, interaction, relative_to, numeric
         As in `log1pnmf.analysis.usage`.
     key : str, optional
         Name of the fit, if `key_added` was given.
@@ -439,7 +519,7 @@ def usage(
     >>> log1p_nmf(adata, 2)
     >>> usage(adata, "condition", replicate="donor")
     >>> adata.uns["log1p_nmf_usage"]["table"].shape
-    (2, 11)
+    (2, 12)
     """
     check_anndata(adata)
     chosen = [covariates] if isinstance(covariates, str) else list(covariates)
@@ -448,6 +528,9 @@ def usage(
         labels_of(adata, groupby),
         replicate=labels_of(adata, replicate),
         reference=reference,
+        within=labels_of(adata, within),
+        interaction=interaction,
+        relative_to=relative_to,
         covariates={name: labels_of(adata, name) for name in chosen} or None,
         numeric=numeric,
     )

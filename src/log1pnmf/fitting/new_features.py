@@ -1,0 +1,96 @@
+"""Factors of features that were not fitted, given the loadings: a convex problem for every feature."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf._common.checks import convergence_warning, warn
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.features import select_features, shared_features
+from log1pnmf.engines.registry import make_engine
+from log1pnmf.model.batch_effects import mean_sums
+from log1pnmf.model.batches import balanced_effects
+from log1pnmf.model.dispersion import FIRST_DISPERSION, update_dispersions
+from log1pnmf.model.noise import NegativeBinomial
+from log1pnmf.model.problem import Problem
+
+from .fit import DataFacts, Fit, or_one
+
+Array = NDArray[np.float64]
+
+ROUNDS = 4
+"""How often factors are found in turns with dispersions and effects of batches."""
+MOST_STEPS, TOLERANCE = 500, 1e-9
+
+
+def extend_features(fit: Fit, counts: Counts, n_jobs: int | None = None) -> Fit:
+    """Return a fit with all features of `counts`: those it has as they are, others given its loadings."""
+    if counts.n_samples != len(fit.loadings):
+        raise ValueError(
+            f"counts must be of the {len(fit.loadings)} samples of the fit, got {counts.n_samples}"
+        )
+    if set(fit.kinds) & {"factors", "mask"}:
+        raise ValueError("features cannot be added to a fit with fixed_factors or a mask; fit all features")
+    if fit.feature_names is None or counts.feature_names is None:
+        raise ValueError("features are matched by name, and the fit or the counts have no names; name them")
+    here, fitted = shared_features(list(counts.feature_names), list(fit.feature_names))
+    if len(fitted) < len(fit.factors):
+        raise ValueError(f"{len(fit.factors) - len(fitted):,} features of the fit are not in the counts")
+    added = np.setdiff1d(np.arange(counts.n_features), here)
+    if not len(added):
+        return fit
+    problem, factors = _solved(fit, select_features(counts, added), n_jobs)
+
+    def joined(old: Any, new: Any) -> Any:
+        whole = np.empty((*old.shape[:-1], counts.n_features))
+        whole[..., here], whole[..., added] = old[..., fitted], new
+        return whole
+
+    why = f"{len(fitted):,} features were fitted, and {len(added):,} were added given the loadings"
+    return replace(
+        fit,
+        factors=np.ascontiguousarray(joined(fit.factors.T, factors.T * fit.link.alpha).T),
+        dispersion=fit.dispersion
+        if fit.dispersion is None
+        else joined(fit.dispersion, problem.noise.dispersion),
+        batches=fit.batches
+        and replace(fit.batches, effects=joined(fit.batches.effects, problem.batches.effects), known={}),
+        feature_names=np.asarray(counts.feature_names, dtype=object),
+        data=DataFacts.of(counts),
+        certificate=None,
+        approximate_log_likelihood=None,
+        messages=(f"{why}; objective, convergence and history are those of the fitted ones", *fit.messages),
+    )
+
+
+def _solved(fit: Fit, counts: Counts, n_jobs: int | None) -> tuple[Any, Array]:
+    """Return the problem of added features, with their dispersions and effects, and their factors."""
+    m, loadings, alpha = counts.n_features, fit.loadings, fit.link.alpha
+    noise = fit.noise if fit.dispersion is None else NegativeBinomial(np.full(m, FIRST_DISPERSION))
+    batches = fit.batches and replace(fit.batches, effects=np.ones((fit.batches.n_batches, m)), known={})
+    problem = Problem(counts, fit.size_factors, fit.link, None, noise, batches)
+    rates = counts.by_column.row_sums() / fit.size_factors.sum()
+    level = fit.link.link(rates) / alpha / or_one(loadings.mean(axis=0).sum())
+    factors, converged = np.tile(level[:, None], (1, fit.n_components)), False
+    bounds = fit.settings.constraint.factors
+    for _ in range(1 if fit.dispersion is None and batches is None else ROUNDS):
+        engine, converged = make_engine("native", problem, n_jobs), False
+        for _ in range(MOST_STEPS):
+            step = engine.half_step(problem.factors_side, factors, loadings, bounds=bounds)
+            factors = step.values
+            if converged := step.predicted_decrease <= TOLERANCE * max(1.0, counts.total):
+                break
+        if batches is not None:
+            seen, expected = batches.totals(counts), mean_sums(problem, loadings, factors)
+            effects = balanced_effects(seen + batches.strength, expected + batches.strength)
+            problem = replace(problem, batches=batches.with_effects(effects))
+        if isinstance(problem.noise, NegativeBinomial):
+            before = problem.noise if problem.noise.prior is not None else None
+            problem = replace(problem, noise=update_dispersions(problem, loadings, factors, before=before)[0])
+    if not converged:
+        warn("factors of some added features have not converged", convergence_warning())
+    return problem, factors
