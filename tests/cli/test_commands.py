@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 
 import anndata
@@ -10,6 +11,7 @@ import pytest
 from scipy import sparse
 
 from log1pnmf import Fit, Log1pNMF, __version__, fit_log1p_nmf
+from log1pnmf.analysis.markers import markers
 from log1pnmf.cli.exchange import read_r_list
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import read_table
@@ -26,7 +28,7 @@ def test_version_and_help(call):
     assert call("--version").out.splitlines()[0] == f"log1pnmf {__version__}"
     helped = call("--help")
     assert helped.code == 0
-    for name in ("fit", "sweep", "select", "transform", "report", "info", "convert", "demo"):
+    for name in ("fit", "sweep", "select", "transform", "markers", "report", "info", "convert", "demo"):
         assert name in helped.out
         assert call(name, "--help").code == 0
     commands = helped.out.split("Commands")[1]
@@ -65,7 +67,9 @@ def test_fit_says_what_it_did(call, counts_file, tmp_path):
     assert "features in fewer than 2 samples: 1 of 25 removed" in done.out
     assert "log-likelihood -" in done.out
     assert "deviance explained" in done.out
-    assert "KKT" in done.out
+    tops = done.out.split("top features)\n")[1].splitlines()[:2]
+    assert [line.split()[0] for line in tops] == ["k0", "k1"]
+    assert all("gene" in line for line in tops)
     assert not (tmp_path / "out" / "report.html").exists()
     assert json.loads((tmp_path / "out" / "run.json").read_text())["filters"]
 
@@ -87,7 +91,6 @@ def test_how_zeros_are_treated_is_said(call, counts_file, tmp_path, monkeypatch,
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["parameters"]["likelihood"] == asked
     assert record["fits"][0]["likelihood"] == taken
-    assert f"likelihood {taken}" in done.out
     assert ("zero count" in done.out) == (taken == "adaptive")
 
 
@@ -156,7 +159,7 @@ def test_sweep(call, counts_file, tmp_path):
     assert (values < 0).all()
     # what it says to do next can be done
     advice = done.out.split("then:\n")[1].splitlines()
-    assert len(advice) == 2
+    assert len(advice) == 3
     target = tmp_path / "loadings.csv"
     places = {"NEW_FILE": counts_file, "loadings.csv": target}
     for line in advice:
@@ -330,6 +333,68 @@ def test_usage_by_a_number(call, tmp_path):
     assert "--interaction needs --within" in call(*by_age, "--interaction").err
     groups = call(*by_age, "--as-groups", "--json").json
     assert sorted(set(groups["group"])) == ["31.0", "39.0", "45.0", "67.0"]
+
+
+def test_markers(call, run_folder, counts_file, tmp_path):
+    """The command finds those of the library, from the run or from a model with its counts."""
+    done = call("markers", run_folder, "-c", 1, "-o", tmp_path / "markers.tsv")
+    assert done.code == 0, done.err
+    fit, counts = Fit.load(run_folder / "models" / "c=1.npz"), read_table(counts_file).counts
+    expected = markers(fit, counts)
+    table = rows(tmp_path / "markers.tsv", "\t")
+    assert table[0][:4] == ["factor", "rank", "feature", "log2_fold_change"]
+    assert [row[2] for row in table[1:]] == expected.table(100)["feature"].tolist()
+    for k, line in enumerate(done.out.splitlines()[1:4]):
+        assert line.split()[:2] == [f"k{k}", str(expected.n_rising[k])]
+    shuffled = anndata.read_h5ad(counts_file)[::-1, ::-1]
+    shuffled.write_h5ad(tmp_path / "shuffled.h5ad")
+    model = run_folder / "models" / "c=1.npz"
+    again = call("markers", model, tmp_path / "shuffled.h5ad", "--top", 2, "--json").json
+    assert again["feature"] == expected.table(2)["feature"].tolist()
+    assert "a model needs its counts" in call("markers", model).err
+    shuffled[1:].copy().write_h5ad(tmp_path / "few.h5ad")
+    assert "lacks 1 sample of the model (first 'cell59')" in call("markers", model, tmp_path / "few.h5ad").err
+
+
+def test_columns_of_features(call, counts_file, tmp_path):
+    """--mask-var chooses features, --gene-symbols names them; both also when a run is read again."""
+    adata = anndata.read_h5ad(counts_file)
+    adata.var["used"] = np.arange(25) < 12
+    adata.var["symbol"] = ["TWICE", "TWICE", *(f"S{j}" for j in range(2, 25))]
+    adata.write_h5ad(tmp_path / "a.h5ad")
+    named = ["--gene-symbols", "symbol"]
+    options = ["fit", tmp_path / "a.h5ad", "-k", 2, "--no-report", *named, *QUICK]
+    target = ["--write-h5ad", tmp_path / "fitted.h5ad"]
+    done = call(*options, "--mask-var", "used", "-o", tmp_path / "out", *target)
+    assert done.code == 0, done.err
+    assert "features outside of the mask: 13 of 25 removed" in done.out
+    assert "2 features keep their names" in done.out
+    fit = Fit.load(tmp_path / "out" / "models" / "c=1.npz")
+    assert fit.feature_names.tolist() == ["gene0", "gene1", *(f"S{j}" for j in range(2, 12))]
+    written = anndata.read_h5ad(tmp_path / "fitted.h5ad")
+    assert written.var["symbol"].tolist() == adata.var["symbol"].tolist()[:12]
+    listed = call("markers", tmp_path / "out", "--json", "--max-samples", 50).json["feature"]
+    assert set(listed) <= set(fit.feature_names)
+    assert (
+        call("transform", tmp_path / "out", tmp_path / "a.h5ad", *named, "-o", tmp_path / "l.csv").code == 0
+    )
+    for wrong, word in (("symbol", "must be true or false"), ("none", "no feature column 'none'")):
+        refused = call(*options, "--mask-var", wrong, "-o", tmp_path / "wrong")
+        assert (refused.code, word in refused.err) == (2, True)
+    (tmp_path / "t.csv").write_text("a,b\n2,1\n2,0\n")
+    assert "a column of var of an AnnData file" in call("info", tmp_path / "t.csv", *named).err
+
+
+def test_a_log_gets_a_line_now_and_then(call, counts_file, tmp_path, monkeypatch, capsys):
+    """In the shell only: scripts stay silent."""
+    monkeypatch.setattr("log1pnmf._common.checks.LOG_EVERY", 0.0)
+    done = call("fit", counts_file, "-k", 3, "-o", tmp_path / "out", "--no-report", *QUICK)
+    lines = done.err.splitlines()
+    assert re.fullmatch(r"fitting: iteration \d+, log-likelihood rising by \de-\d\d", lines[-1])
+    monkeypatch.setattr("log1pnmf._common.checks.LOG_EVERY", 1e6)
+    assert call("fit", counts_file, "-k", 3, "-o", tmp_path / "2", "--no-report", *QUICK).err == ""
+    fit_log1p_nmf(read_table(counts_file).counts, 3)
+    assert capsys.readouterr().err == ""
 
 
 def test_rename(call, run_folder, tmp_path):

@@ -41,10 +41,15 @@ def test_what_does_not_stream_is_refused(call, file, tmp_path):
         (["--min-samples", 3], "cannot filter or transpose"),
         (["--write-h5ad", tmp_path / "x.h5ad"], "would load all counts"),
         (["--max-memory", "much"], "memory must be a size"),
+        (["--mask-var", "used"], "cannot filter or transpose"),
     ):
         done = call("fit", file, *streaming, *wrong)
         assert done.code != 0
         assert word in " ".join(done.err.replace("│", " ").split())
-    done = call("fit", file, "-k", 3, "-o", tmp_path / "out", "--scheduler", "tcp://localhost:1")
-    assert done.code != 0
-    assert "--engine" in done.err
+
+
+def test_the_address_of_a_cluster_is_an_engine(call, file, tmp_path, monkeypatch):
+    plans = []
+    monkeypatch.setattr("log1pnmf.cli.fit.carry_out", lambda plan: plans.append(plan) or 0)
+    assert call("fit", file, "-k", 3, "-o", tmp_path / "out", "--engine", "tcp://host:8786").code == 0
+    assert (plans[0].scheduler, plans[0].parameters["engine"]) == ("tcp://host:8786", "streaming")

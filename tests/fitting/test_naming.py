@@ -96,6 +96,9 @@ def test_suggestions(model, tmp_path):
     table = suggest_names(model, tmp_path / "sets.gmt", feature_names=GENES)
     assert sorted(table["name"].dropna()) == ["first", "second"]
     assert "8 of its first" in " ".join(table["reason"])
+    clusters = {"groups": np.repeat(["0", "1", "8"], 20), "feature_names": GENES}
+    assert sorted(suggest_names(model, tmp_path / "sets.gmt", **clusters)["name"])[:2] == ["first", "group 8"]
+    assert set(suggest_names(model, sets, groups=kinds, feature_names=GENES)["name"]) == set("xyz")
     model.rename_factors(dict(table.dropna()[["factor", "name"]].to_numpy()))
     assert {"first", "second"} <= set(model.fit_.factor_names)
     with pytest.raises(ValueError, match="no set has a feature of the fit"):

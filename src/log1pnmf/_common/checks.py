@@ -12,12 +12,13 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral, Real
 from types import ModuleType
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,8 @@ def warn(message: str, category: type[Warning]) -> None:
 
 PATIENCE = 3.0
 """Seconds that work may take before progress is shown without being asked for."""
+LOG_EVERY = 30.0
+"""Seconds between the lines of a log file."""
 
 
 def is_live() -> bool:
@@ -70,18 +73,30 @@ def is_live() -> bool:
 def shown_after(verbose: int | None) -> float | None:
     """Return after how many seconds progress is shown; None: not at all.
 
-    By default (None) where a bar can move, and only if the work takes long.
+    By default (None) where a bar can move or a log is written, and only if the work takes long.
     """
     if verbose is None:
-        return PATIENCE if is_live() else None
+        return PATIENCE if is_live() or Progress.next_line is not None else None
     return 0.0 if verbose else None
 
 
-class Progress:
-    """A bar on standard error, as a context manager; a log file gets one line at the end instead.
+@contextmanager
+def logged() -> Iterator[None]:
+    """Write a line about the work every 30 s where no bar can move: for the shell, not for scripts."""
+    Progress.next_line = time.perf_counter() + LOG_EVERY
+    try:
+        yield
+    finally:
+        Progress.next_line = None
 
-    `after`: seconds until it is shown.
+
+class Progress:
+    """A bar on standard error, as a context manager; a log file gets lines instead.
+
+    `after`: seconds until it is shown; with 0 (it was asked for) a log file gets a line at the end as well.
     """
+
+    next_line: ClassVar[float | None] = None  # when the next line of a log is due, for all work together
 
     def __init__(
         self, label: str, unit: str, total: int | None = None, *, leave: bool = True, after: float = 0.0
@@ -89,7 +104,8 @@ class Progress:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a notebook without widgets gets a bar of text
             from tqdm.auto import tqdm
-        self._label, self._unit, self._leave = label, unit, leave
+        self._label, self._unit, self._closing = label, unit, leave and after == 0.0
+        self._doing = label
         self._started, self._done, self._state = time.perf_counter(), "0", ""
         how = {"leave": leave, "disable": not is_live(), "delay": after}
         self._bar = tqdm(total=total, desc=label, unit=f" {unit}s", **how)
@@ -99,13 +115,14 @@ class Progress:
 
     def __exit__(self, *exception: object) -> None:
         self._bar.close()
-        if self._leave and not is_live():
+        if self._closing and not is_live():
             seconds = time.perf_counter() - self._started
             text = f"{self._label}: {self._done} {self._unit}s in {seconds:.1f} s{self._state}"
             sys.stderr.write(f"{text}\n")
 
     def describe(self, label: str) -> None:
         """Show another text in front of the bar."""
+        self._doing = label
         self._bar.set_description_str(label, refresh=False)
 
     def show(self, done: int, of_all: int | None = None, *, state: str = "") -> None:
@@ -116,6 +133,10 @@ class Progress:
             self._bar.total = of_all
         self._bar.set_postfix_str(state, refresh=False)
         self._bar.update(done - self._bar.n)
+        now = time.perf_counter()
+        if Progress.next_line is not None and now >= Progress.next_line and not is_live():
+            sys.stderr.write(f"{self._doing}: {self._unit} {self._done}{self._state}\n")
+            Progress.next_line = now + LOG_EVERY
 
 
 class Passes:

@@ -40,7 +40,8 @@ def suggest_names(
         against all features; adjusted p at most 0.05 over all factors and sets).
     groups : array-like of shape (n,) or str, optional
         Groups of samples: labels, or a column of ``adata.obs``. A factor gets the name of a group whose mean
-        loading is at least twice that of every other group. Groups take precedence over gene sets.
+        loading is at least twice that of every other group. Groups take precedence over gene sets, unless
+        their names are bare numbers, as those of clusters are: these come last, as "leiden 8" or "group 8".
     key : str, optional
         Name of the fit in an AnnData.
     feature_names : sequence of str, optional
@@ -71,7 +72,10 @@ def suggest_names(
         sets = read_sets(gene_sets) if isinstance(gene_sets, str | os.PathLike) else gene_sets
         found |= _by_sets(fit, {str(name): set(map(str, members)) for name, members in sets.items()})
     if groups is not None:
-        found |= _by_groups(fit, Groups.of(labels_of(source, groups)))
+        by_groups = _by_groups(fit, Groups.of(labels_of(source, groups)))
+        column = groups if isinstance(groups, str) else "group"
+        numbers = {k: (f"{column} {name}", why) for k, (name, why) in by_groups.items() if _is_number(name)}
+        found = {**numbers, **found, **{k: one for k, one in by_groups.items() if k not in numbers}}
     names = _different([found.get(k, (None, ""))[0] for k in range(fit.n_components)], fit.factor_names)
     reasons = [found.get(k, (None, "nothing fits well enough"))[1] for k in range(fit.n_components)]
     return pandas.DataFrame({"factor": fit.factor_names, "name": names, "reason": reasons}, dtype=object)
@@ -117,6 +121,10 @@ def _by_groups(fit: Fit, groups: Groups) -> dict[int, tuple[str, str]]:
             reason = f"mean loading {first:.2f} in {name}, at most {second:.2f} in every other group"
             found[k] = (name, reason)
     return found
+
+
+def _is_number(name: str) -> bool:
+    return name.replace(".", "", 1).isdecimal()
 
 
 def _different(names: list[str | None], factors: list[str]) -> list[str | None]:

@@ -10,11 +10,13 @@ from typing import Annotated
 
 import typer
 
+from log1pnmf._common.checks import logged
+
 from .console import INTERRUPTED, Screen, as_interrupts, explain
 from .convert import convert
 from .demo import demo
 from .environment import describe_environment
-from .findings import evidence, info, rename, report, transform, usage
+from .findings import evidence, info, markers, rename, report, transform, usage
 from .fit import fit, sweep
 from .select import select
 
@@ -32,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (fit, sweep, select, transform, usage, evidence, rename, report, info, convert, demo):
+for command in (fit, sweep, select, transform, markers, usage, evidence, rename, report, info, convert, demo):
     app.command()(command)
 
 
@@ -66,7 +68,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and turn whatever happens into an exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        with as_interrupts():
+        with as_interrupts(), logged():
             code = typer.main.get_command(app).main(given, prog_name="log1pnmf", standalone_mode=False)
     except typer.Exit as end:
         code = int(end.exit_code)

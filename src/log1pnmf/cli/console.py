@@ -96,7 +96,9 @@ class Screen:
             self.say((f"  {kind}: ", "yellow" if kind == "note" else "cyan"), note)
 
     def busy(self, doing: str) -> Any:
-        """Show, on a terminal, that something takes a while; a context manager."""
+        """Show that something takes a while, in a log by a line; a context manager."""
+        if not self.errors.is_terminal:
+            self.say(doing)
         return self.errors.status(doing)
 
     def result(self, value: Any) -> None:

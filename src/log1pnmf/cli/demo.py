@@ -84,7 +84,7 @@ def _describe(fit: Fit, data: Dataset, groups: Groups) -> str:
     explained = deviance_explained(fit, data.counts)
     lines = [
         f"c = {c_name(fit.c)}, {link_in_words(fit.c)}: {fit.n_iter} iterations in {fit.seconds:.1f} s, "
-        f"{state}, KKT residual {fit.kkt_residual:.0e}",
+        f"{state}",
         f"log-likelihood {fit.log_likelihood:,.0f}; {explained:.1%} of the deviance explained",
         "",
         f"{'factor':>6}  {'groups':>6}  {'most in':<20}top genes",

@@ -1,4 +1,4 @@
-"""Commands about a run: evidence, usage, info, rename, report, transform."""
+"""Commands about a run: evidence, info, markers, rename, report, transform, usage."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import numpy as np
 import typer
 
 from log1pnmf._common.archive import archive_kind, to_tree
+from log1pnmf._common.checks import check_whole, plural
 from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.analysis.groups import MISSING
+from log1pnmf.analysis.markers import markers as find_markers
 from log1pnmf.analysis.usage import Usage
 from log1pnmf.analysis.usage import usage as compare_groups
 from log1pnmf.cli import options as common
@@ -26,7 +28,7 @@ from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.summary import summarize
 
 from .console import Screen, check_table, one_line
-from .fit import counts_again, report_fits
+from .fit import N_TOP, counts_again, report_fits
 from .options import OpenOptions, describe, unfolded
 from .run_folder import REPORT, RunFolder, fit_in, is_run, write_factor_tables, write_rows
 
@@ -38,9 +40,7 @@ def evidence(
     bootstrap: Annotated[
         int, common.run(metavar="N", help="Number of fits to samples drawn with replacement.")
     ] = 10,
-    max_samples: Annotated[
-        int | None, common.run(metavar="N", help="Use only N random samples.", show_default="all")
-    ] = None,
+    max_samples: common.MaxSamples = None,
     c: common.WhichModel = None,
     output: common.TableFile = None,
     jobs: common.Jobs = None,
@@ -54,13 +54,9 @@ def evidence(
     screen = Screen(json=json)
     check_table(output, force=force)
     folder = RunFolder.open(run)
-    fit = folder.fit(c)
-    counts, why = counts_again(folder.record)
-    if counts is None:
-        raise BadFileError(f"the counts of {run} are needed, but cannot be read again: {why}")
     found = find_evidence(
-        fit,
-        counts,
+        folder.fit(c),
+        _counts(folder),
         n_seeds=seeds,
         n_bootstrap=bootstrap,
         max_samples=max_samples,
@@ -71,6 +67,83 @@ def evidence(
         screen.lines(found.summary())
     screen.table(found.table(), output, force=force, judgement=found.judgement())
     return 0
+
+
+def _counts(folder: RunFolder) -> Counts:
+    counts, why = counts_again(folder.record)
+    if counts is None:
+        raise BadFileError(f"the counts of {folder.path} are needed, but cannot be read again: {why}")
+    return counts
+
+
+@unfolded
+def markers(
+    *,
+    run: common.RunOrModel,
+    file: Annotated[
+        Path | None,
+        common.argument(metavar="FILE", help="The counts: of a model, or of a run whose file has moved."),
+    ] = None,
+    opening: OpenOptions,
+    top: Annotated[
+        int, common.output(metavar="N", help="Significant features of each factor in the table, at most.")
+    ] = 100,
+    split: Annotated[
+        bool, common.run("--split", help="Find loadings from one half of the counts, and test on the other.")
+    ] = False,
+    max_samples: common.MaxSamples = None,
+    c: common.WhichModel = None,
+    output: common.TableFile = None,
+    jobs: common.Jobs = None,
+    json: common.Json = False,
+    force: common.Force = False,
+) -> int:
+    """Test which features rise with each factor.
+
+    Prints how many do, with an adjusted p-value of at most 0.05, and the first of them.
+    """
+    screen = Screen(json=json)
+    check_table(output, force=force)
+    check_whole("--top", top, least=1)
+    fit = fit_in(run, c)
+    if file is not None:
+        counts = _counts_of(fit, opening.table(file, fractions=True))
+    elif run.is_file():
+        raise typer.BadParameter(f"a model needs its counts: log1pnmf markers {run} FILE")
+    else:
+        counts = _counts(RunFolder.open(run))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        found = find_markers(fit, counts, split=split, max_samples=max_samples, n_jobs=jobs)
+    screen.notes(one_line(warning.message) for warning in caught)
+    if not json:
+        widest = max(6, *map(len, found.factor_names))
+        screen.say((f"{'factor':>{widest}}  {'significant':>11}  first features", "bold"))
+        for k, name in enumerate(found.factor_names):
+            tested = not np.isnan(found.p[:, k]).all()
+            number = f"{found.n_rising[k]:,}" if tested else "not tested"
+            screen.say(f"{name:>{widest}}  {number:>11}  {', '.join(found.top(k, N_TOP)) or '(none)'}")
+    screen.table(found.table(top), output, force=force)
+    return 0
+
+
+def _counts_of(fit: Fit, table: CountTable) -> Counts:
+    """Return the counts of the samples and features of a fit, by name where both have names."""
+    matrix, chosen = table.counts.to_scipy(), []
+    sides = (table.sample_names, fit.sample_names), (table.feature_names, fit.feature_names)
+    for what, n, (here, fitted) in zip(("sample", "feature"), matrix.shape, sides, strict=True):
+        if here is None or fitted is None:
+            chosen.append(np.arange(n))
+            continue
+        places, absent, twice = match_names(here.tolist(), fitted.tolist())
+        if absent or twice:
+            lacks, some = "lacks" if absent else "has more than once", absent or twice
+            raise BadFileError(
+                f"{table.source} {lacks} {plural(len(some), what)} of the model (first {some[0]!r}); "
+                "name the file that was fitted"
+            )
+        chosen.append(places)
+    return Counts.from_any(matrix[chosen[0]][:, chosen[1]])
 
 
 def usage(
@@ -363,7 +436,7 @@ def report(
 
 def transform(
     *,
-    run: Annotated[Path, common.argument(metavar="RUN", help="Folder of a run, or a model (.npz).")],
+    run: common.RunOrModel,
     file: common.CountFile,
     output: Annotated[
         Path,
@@ -388,6 +461,7 @@ def transform(
     allow_fractions: common.AllowFractions = False,
     max_memory: common.MaxMemory = None,
     text: common.Text = None,
+    gene_symbols: common.GeneSymbols = None,
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
@@ -398,7 +472,7 @@ def transform(
     screen = Screen(json=json)
     check_table(output, force=force)
     fit = fit_in(run, c)
-    opening = OpenOptions(layer, transpose, max_memory, text)
+    opening = OpenOptions(layer, transpose, max_memory, text, gene_symbols=gene_symbols)
     table = opening.table(file, fractions=allow_fractions)
     screen.say((file.name, "bold"), f": {describe(table)} ({table.format})")
     if table.format in TEXT_FORMATS:  # words that no new text has were counted: zero times

@@ -34,6 +34,7 @@ from log1pnmf.fitting.callbacks import TimeLimit
 from log1pnmf.fitting.fit import Fit, Keys, c_name, sweep_key
 from log1pnmf.fitting.fit_counts import fit_log1p_nmf
 from log1pnmf.fitting.settings import LARGEST_EXACT, Settings
+from log1pnmf.fitting.summary import factors_in_words
 from log1pnmf.tl.inputs import ChosenCounts, write_fit
 
 from .console import KEPT, Screen, one_line, unbroken
@@ -50,7 +51,8 @@ def read_streamed(path: Path, reading: Reading, scheduler: str | None, screen: S
         raise BadFileError(
             f"--engine streaming reads .h5ad and .zarr, got {path}; write one with log1pnmf convert"
         )
-    if reading.transpose or reading.min_samples or reading.min_counts or reading.min_features:
+    filters = reading.min_samples, reading.min_counts, reading.min_features, reading.mask_var
+    if reading.transpose or any(filters):
         raise BadFileError(
             "--engine streaming cannot filter or transpose; do that first with log1pnmf convert"
         )
@@ -64,6 +66,7 @@ def read_streamed(path: Path, reading: Reading, scheduler: str | None, screen: S
     )
     names, labels = _obs(path, reading)
     table = CountTable(replace(survey(source), sample_names=names), labels, str(path), kind)
+    table = reading.with_symbols(table)
     screen.say((path.name, "bold"), f": {describe(table)} ({kind}, {len(source.chunks)} chunks)")
     return Filtered(table, np.arange(table.shape[0]), np.arange(table.shape[1]), ())
 
@@ -84,10 +87,15 @@ def _obs(path: Path, reading: Reading) -> tuple[np.ndarray, dict[str, np.ndarray
 
 
 def write_annotated_fits(
-    path: Path, fits: Sequence[Fit], filtered: Filtered, *, force: bool = False, max_memory: str | None = None
+    path: Path,
+    fits: Sequence[Fit],
+    filtered: Filtered,
+    *,
+    force: bool = False,
+    reading: Reading | None = None,
 ) -> None:
     """Write fits as `log1pnmf.tl` does: one under the usual keys, several under those of a sweep."""
-    adata = _annotated(filtered, max_memory)
+    adata = _annotated(filtered, reading or Reading())
     selection = ChosenCounts(filtered.table.counts, np.arange(adata.n_vars), None)
     for fit in fits:
         keys = Keys() if len(fits) == 1 else Keys(sweep_key(fit.c))
@@ -96,17 +104,18 @@ def write_annotated_fits(
         write_anndata(adata, temporary)
 
 
-def _annotated(filtered: Filtered, max_memory: str | None) -> Any:
+def _annotated(filtered: Filtered, reading: Reading) -> Any:
     """Take the object in the file where it has the same samples and features, else one with the counts."""
     table = filtered.table
     if table.format in ("h5ad", "zarr"):
         source = Path(table.source)
-        whole = read_whole(source, MemoryLimit(source, max_memory))
+        whole = read_whole(source, MemoryLimit(source, reading.max_memory))
+        renamed = reading.gene_symbols is not None and reading.layer != "raw"
         samples, features = filtered.kept_samples, filtered.kept_features
         names = [] if table.feature_names is None else list(table.feature_names)
         if samples.max() < whole.n_obs and features.max() < whole.n_vars:
             part = whole[samples, features]
-            if part.var_names.tolist() == names:
+            if renamed or part.var_names.tolist() == names:
                 return part.copy()
     return to_anndata(table)
 
@@ -163,6 +172,7 @@ def counts_again(record: RunRecord) -> tuple[Counts | None, str]:
 # ---------- from a file of counts to the folder of a run: what fit and sweep share
 
 FAILED = 1
+N_TOP = 6  # features printed for each factor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +201,7 @@ class RunPlan:
     c: list[float]
     parameters: Mapping[str, Any]  # of the fits, without c
     along: bool = False  # whether each fit starts from the one before
-    scheduler: str | None = None  # of a streaming fit
+    scheduler: str | None = None  # address of the Dask cluster of a streaming fit
     resume: Path | None = None  # checkpoint to go on from
 
 
@@ -240,7 +250,7 @@ def _after_the_fits(plan: RunPlan, filtered: Filtered, screen: Screen, done: Run
     options, table, target = plan.options, filtered.table, plan.options.write_h5ad
     steps: dict[str, Callable[[], None]] = {}
     if target is not None:
-        how: Any = {"force": options.force, "max_memory": options.reading.max_memory}
+        how: Any = {"force": options.force, "reading": options.reading}
         steps[str(target)] = partial(write_annotated_fits, target, done.fits, filtered, **how)
     if options.report and not done.interrupted:
         labels = None if options.groupby is None else table.labels(options.groupby)
@@ -283,6 +293,8 @@ def _fit_all(plan: RunPlan, screen: Screen, done: RunWriter) -> None:
                 done.finished = number == len(path) and not done.interrupted
                 _write(done)
             _tell_fit(fit, row, screen, width=width)
+            if not plan.along:
+                screen.lines("\n".join(factors_in_words(fit, N_TOP)))
             notes = [one_line(warning.message) for warning in caught]
             if options.groupby is not None:
                 notes += confounded_groups(fit, done.table.labels(options.groupby))
@@ -355,8 +367,7 @@ def _tell_fit(fit: Fit, row: Mapping[str, Any], screen: Screen, *, width: int) -
         "" if math.isnan(explained) else f", deviance explained {explained:.1%}",
         ", ",
         state,
-        f" after {fit.n_iter} iterations ({fit.seconds:.1f} s), KKT residual {fit.kkt_residual:.0e}, "
-        f"likelihood {fit.settings.likelihood}",
+        f" after {fit.n_iter} iterations ({fit.seconds:.1f} s)",
     )
 
 
@@ -372,6 +383,7 @@ def _tell(options: RunOptions, screen: Screen, done: RunWriter, problems: Mappin
         screen.say("look at ", (str(place / REPORT), "bold"))
     which = f" -c {c_name(done.fits[0].c)}" if len(done.fits) > 1 else ""
     screen.say("then:")
+    screen.say(f"  log1pnmf markers {place}{which}")
     screen.say(f"  log1pnmf info {place}")
     screen.say(f"  log1pnmf transform {place} NEW_FILE{which} -o loadings.csv")
     for name, why in problems.items():
@@ -406,23 +418,22 @@ def fit(
     c: common.Shifts = common.DEFAULT_C,
     options: RunOptions,
     engine: common.Engine = Settings.engine,
-    scheduler: common.Scheduler = None,
     checkpoint: common.Checkpoint = None,
     resume: common.Resume = None,
 ) -> int:
     """Fit the model to a file of counts.
 
-    Writes models, tables and a report to a folder.
+    Writes models, tables and a report to a folder, and prints the top features of each factor.
 
-    Ctrl-C keeps the fit so far.
+    Ctrl-C keeps the fit so far. Without a terminal, progress is a line every 30 seconds.
     """
     values, memory = common.parse_c(c), options.reading.max_memory
     if len(values) > 1 and (checkpoint is not None or resume is not None):
         raise typer.BadParameter("--checkpoint and --resume are for one fit: give one c")
     if memory is not None:
         parse_memory(memory)
-    if scheduler is not None and engine != "streaming":
-        raise typer.BadParameter("--scheduler is for --engine streaming")
+    scheduler = engine if "://" in engine else None
+    engine = engine if scheduler is None else "streaming"
     if options.write_h5ad is not None and engine == "streaming":
         raise typer.BadParameter("--write-h5ad would load all counts: the folder has the loadings as tables")
     more = {} if checkpoint is None else {"checkpoint": str(checkpoint)}

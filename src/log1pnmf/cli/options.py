@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -13,9 +13,11 @@ import numpy as np
 import typer
 
 from log1pnmf._common.checks import plural, require
-from log1pnmf._common.safe_files import BadFileError
-from log1pnmf.counts.read import Filtered, filter_table, read_sets, read_table
+from log1pnmf._common.safe_files import BadFileError, MemoryLimit
+from log1pnmf.counts.features import repeated
+from log1pnmf.counts.read import Filtered, filter_table, read_sets, read_table, read_var
 from log1pnmf.counts.text import CountTable
+from log1pnmf.counts.write import numbered
 from log1pnmf.fitting.fit import c_name
 from log1pnmf.fitting.fit_counts import KNOWN, SETTINGS, checked
 from log1pnmf.fitting.settings import Settings
@@ -38,6 +40,7 @@ CountFile = Annotated[
         "or a folder of .txt files.",
     ),
 ]
+RunOrModel = Annotated[Path, argument(metavar="RUN", help="Folder of a run, or a model (.npz).")]
 RunPlace = Annotated[Path, argument(metavar="RUN", help="Folder of a run.")]
 
 Components = Annotated[int, model("-k", "--components", metavar="K", help="Number of factors.")]
@@ -113,20 +116,26 @@ StopWords = Annotated[
         show_default="none",
     ),
 ]
+GeneSymbols = Annotated[
+    str | None,
+    data(metavar="COLUMN", help="Column of AnnData's var that names the features, such as gene symbols."),
+]
+MaskVar = Annotated[
+    str | None,
+    data(metavar="COLUMN", help="Column of AnnData's var with the features to use, as highly_variable."),
+]
 
 Engine = Annotated[
-    str, run(metavar="NAME", help="auto, native, torch (GPU), or streaming (counts stay on disk).")
-]
-Scheduler = Annotated[
-    str | None,
+    str,
     run(
-        metavar="ADDRESS",
-        help="Dask cluster for a streaming fit, such as tcp://host:8786.",
-        show_default="this machine",
+        metavar="NAME",
+        help="auto, native, torch (GPU), or streaming: counts stay on disk. The address of a Dask cluster, "
+        "such as tcp://host:8786, streams there.",
     ),
 ]
 Seed = Annotated[int, run(metavar="N", help="Random seed.")]
 Jobs = Annotated[int | None, run(metavar="N", help="Number of threads.", show_default="all cores")]
+MaxSamples = Annotated[int | None, run(metavar="N", help="Use only N random samples.", show_default="all")]
 TimeLimit = Annotated[
     float | None, run(metavar="SECONDS", help="Stop each fit after this time and keep the result.")
 ]
@@ -307,11 +316,34 @@ class OpenOptions:
     max_memory: MaxMemory = None
     text: Text = None
     stop_words: StopWords = None
+    gene_symbols: GeneSymbols = None
 
     def table(self, path: Path, *, fractions: bool) -> CountTable:
         """Read a file."""
         how: Any = {one.name: getattr(self, one.name) for one in fields(OpenOptions)}
-        return read_table(path, fractions="allow" if fractions else "refuse", **how)
+        del how["gene_symbols"]
+        return self.with_symbols(read_table(path, fractions="allow" if fractions else "refuse", **how))
+
+    def with_symbols(self, table: CountTable) -> CountTable:
+        """Name features by their symbols; those without one of their own keep their names."""
+        if self.gene_symbols is None:
+            return table
+        symbols = self._of_features(table, "--gene-symbols", self.gene_symbols).astype(str)
+        unclear = np.isin(symbols, ["", "NA", "nan", *repeated(symbols.tolist())])
+        notes = table.notes
+        if unclear.any():
+            kept = plural(unclear.sum(), "feature keeps its name", "features keep their names")
+            notes = (*notes, f"{kept}: no symbol, or one that occurs more than once")
+        names = np.where(unclear, numbered(table.feature_names, len(symbols)), symbols).astype(object)
+        return replace(table, counts=replace(table.counts, feature_names=names), notes=notes)
+
+    def _of_features(self, table: CountTable, option: str, column: str) -> np.ndarray:
+        path = Path(table.source)
+        if table.format not in ("h5ad", "zarr") or self.transpose:
+            raise BadFileError(
+                f"{option} names a column of var of an AnnData file, not transposed; got {path}"
+            )
+        return read_var(path, column, self.layer, MemoryLimit(path, self.max_memory))
 
 
 @dataclass(frozen=True)
@@ -322,12 +354,19 @@ class Reading(OpenOptions):
     min_samples: MinSamples = 0
     min_counts: MinCounts = 0
     min_features: MinFeatures = 0
+    mask_var: MaskVar = None
 
     def filtered(self, table: CountTable) -> Filtered:
         """Leave out what is to be left out."""
-        return filter_table(
-            table, min_samples=self.min_samples, min_counts=self.min_counts, min_features=self.min_features
-        )
+        mask = None
+        if self.mask_var is not None:
+            mask = self._of_features(table, "--mask-var", self.mask_var)
+            if mask.dtype != bool:
+                raise BadFileError(
+                    f"--mask-var: {self.mask_var!r} must be true or false for each feature, got {mask[0]!r}"
+                )
+        how: Any = {name: getattr(self, name) for name in ("min_samples", "min_counts", "min_features")}
+        return filter_table(table, mask_var=mask, **how)
 
 
 def read_filtered(path: Path, reading: Reading, screen: Screen) -> Filtered:

@@ -137,6 +137,17 @@ def read_columns(store: Store) -> tuple[list[Any], dict[str, np.ndarray]]:
     return obs.index.tolist(), {str(name): _labels(obs[name], store.limit) for name in obs.columns}
 
 
+def read_var(path: Path, column: str, layer: str | None, limit: MemoryLimit) -> np.ndarray:
+    """Return a column of var, one value for each feature of the layer."""
+    with open_store(path, limit) as store:
+        raw = layer == "raw" and layer not in store.members("layers")
+        var = element_io().read_elem(store.node("raw/var" if raw else "var"))
+    if column not in var:
+        known = ", ".join(map(repr, var.columns)) or "none"
+        raise BadFileError(f"{path} has no feature column {column!r}; choose one of those there: {known}")
+    return _labels(var[column], limit)
+
+
 def _labels(series: Any, limit: MemoryLimit) -> np.ndarray:
     """Return labels as numbers or text; missing text is "NA"."""
     if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf":
@@ -335,7 +346,12 @@ class Filtered:
 
 
 def filter_table(
-    table: CountTable, *, min_samples: int = 0, min_counts: float = 0, min_features: int = 0
+    table: CountTable,
+    *,
+    min_samples: int = 0,
+    min_counts: float = 0,
+    min_features: int = 0,
+    mask_var: np.ndarray | None = None,
 ) -> Filtered:
     """Remove samples with few counts, then features that occur in few of the remaining samples.
 
@@ -349,6 +365,8 @@ def filter_table(
         Smallest total count of a sample.
     min_features : int
         Smallest number of features that must occur in a sample.
+    mask_var : array of bool, optional
+        Which features may stay; those of a sample are counted before.
 
     Returns
     -------
@@ -381,11 +399,15 @@ def filter_table(
             report.append(f"samples with fewer than {least:g} {what}: {gone.sum():,} of {n:,} removed")
     samples = np.flatnonzero(keep)
     left = matrix if len(samples) == n else matrix[samples]
-    features = np.arange(m)
+    stays = np.ones(m, dtype=bool) if mask_var is None else mask_var
+    if mask_var is not None:
+        report.append(f"features outside of the mask: {m - stays.sum():,} of {m:,} removed")
     if min_samples:
-        features = np.flatnonzero(np.bincount(left.indices, minlength=m) >= min_samples)
-        gone_features = m - len(features)
+        often = np.bincount(left.indices, minlength=m) >= min_samples
+        gone_features = (stays & ~often).sum()
+        stays = stays & often
         report.append(f"features in fewer than {min_samples} samples: {gone_features:,} of {m:,} removed")
+    features = np.flatnonzero(stays)
     if not len(samples) or not len(features):
         raise BadFileError(
             f"{table.source or 'the table'}: filters left nothing ({'; '.join(report)}); lower them"

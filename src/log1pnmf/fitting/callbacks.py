@@ -42,7 +42,7 @@ class TimeLimit:
 class ProgressBar(Progress):
     """Show progress on standard error; use it as a context manager.
 
-    A terminal and a notebook show a bar. A log file gets one line at the end.
+    A terminal and a notebook show a bar. A log file gets a line at the end.
 
     Parameters
     ----------

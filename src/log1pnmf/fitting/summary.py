@@ -106,7 +106,7 @@ ROUNDING = 1e-12  # differences of objectives that are smaller than this part of
 
 def summarize(fit: Fit, *, n_top: int = 8) -> str:
     """Describe a fit in words: data, model, quality, factors and what is worth knowing."""
-    labels, data = fit.feature_labels, fit.data
+    data = fit.data
     counted = {
         "non-zeros": f"{data.nnz:,} ({data.nnz / data.n_entries:.1%} of all entries)",
         "total count": f"{data.total:,.0f}, {data.mean_total:,.1f} per sample",
@@ -118,18 +118,24 @@ def summarize(fit: Fit, *, n_top: int = 8) -> str:
         *_section("Model", model_facts(fit)),
         *_section("Fit", quality_facts(fit)),
         "",
-        "Factors (share of the signal, evenness over samples, top features)",
+        *factors_in_words(fit, n_top),
     ]
-    share, even, ranking = factor_shares(fit.loadings, fit.factors), evenness(fit.loadings), ranking_of(fit)
-    widest = max(3, *map(len, fit.factor_labels))
-    for k, name in enumerate(fit.factor_labels):
-        top = ", ".join(str(labels[j]) for j in ranking.top(k, n_top))
-        lines.append(f"  {name:>{widest}}  {share[k]:>6.1%}  {even[k]:>5.2f}  {top or '(none)'}")
     if fit.batches is not None and fit.batches.n_batches > 1:
         lines += ["", "Batches (samples, largest effects on rates of features)", *_batches(fit)]
     if fit.messages:
         lines += ["", "Notes", *(f"  - {message}" for message in fit.messages)]
     return "\n".join(lines)
+
+
+def factors_in_words(fit: Fit, n_top: int) -> list[str]:
+    """Return a heading and a line for each factor."""
+    lines, labels = ["Factors (share of the signal, evenness over samples, top features)"], fit.feature_labels
+    share, even, ranking = factor_shares(fit.loadings, fit.factors), evenness(fit.loadings), ranking_of(fit)
+    widest = max(3, *map(len, fit.factor_labels))
+    for k, name in enumerate(fit.factor_labels):
+        top = ", ".join(str(labels[j]) for j in ranking.top(k, n_top))
+        lines.append(f"  {name:>{widest}}  {share[k]:>6.1%}  {even[k]:>5.2f}  {top or '(none)'}")
+    return lines
 
 
 def levelled(history: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
