@@ -59,7 +59,8 @@ def test_otherwise_they_are_of_the_samples_in_memory(model, matrix, cut, few_in_
     found = diagnose(model, source)
     np.testing.assert_array_equal(found.sample_names, rows.astype(str))
     np.testing.assert_allclose(found.feature_mean, part.mean(axis=0), rtol=1e-6)
-    markers, whole = model.markers(source), model.markers(matrix)
+    sizes = model.fit_.size_factors
+    markers, whole = (model.markers(counts, size_factors=sizes) for counts in (source, matrix))
     counted = np.asarray(part.sum(axis=0)).ravel() > 20
     ratio = np.median(markers.error[counted] / whole.error[counted])
     assert 1.2 < ratio < 2.0  # less than half of the samples: about sqrt(203 / 90) = 1.5

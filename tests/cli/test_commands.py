@@ -335,6 +335,7 @@ def test_usage_by_a_number(call, tmp_path):
     assert sorted(set(groups["group"])) == ["31.0", "39.0", "45.0", "67.0"]
 
 
+@pytest.mark.filterwarnings("ignore:no markers are named:UserWarning")  # few samples
 def test_markers(call, run_folder, counts_file, tmp_path):
     """The command finds those of the library, from the run or from a model with its counts."""
     done = call("markers", run_folder, "-c", 1, "-o", tmp_path / "markers.tsv")
@@ -344,8 +345,12 @@ def test_markers(call, run_folder, counts_file, tmp_path):
     table = rows(tmp_path / "markers.tsv", "\t")
     assert table[0][:4] == ["factor", "rank", "feature", "log2_fold_change"]
     assert [row[2] for row in table[1:]] == expected.table(100)["feature"].tolist()
-    for k, line in enumerate(done.out.splitlines()[1:4]):
-        assert line.split()[:2] == [f"k{k}", str(expected.n_rising[k])]
+    printed = [
+        line.split()[:2]
+        for line in done.out.splitlines()
+        if line.split()[:1] and line.split()[0] in ("k0", "k1", "k2")
+    ]
+    assert printed == [[f"k{k}", str(n)] for k, n in enumerate(expected.n_rising)]
     shuffled = anndata.read_h5ad(counts_file)[::-1, ::-1]
     shuffled.write_h5ad(tmp_path / "shuffled.h5ad")
     model = run_folder / "models" / "c=1.npz"
@@ -388,8 +393,9 @@ def test_columns_of_features(call, counts_file, tmp_path):
 def test_a_log_gets_a_line_now_and_then(call, counts_file, tmp_path, monkeypatch, capsys):
     """In the shell only: scripts stay silent."""
     monkeypatch.setattr("log1pnmf._common.checks.LOG_EVERY", 0.0)
-    done = call("fit", counts_file, "-k", 3, "-o", tmp_path / "out", "--no-report", *QUICK)
+    done = call("fit", counts_file, "-k", 3, "-o", tmp_path / "out", "--no-report", *QUICK[:2])
     lines = done.err.splitlines()
+    assert lines[0].startswith("searching for a start (1 of 4): iteration ")
     assert re.fullmatch(r"fitting: iteration \d+, log-likelihood rising by \de-\d\d", lines[-1])
     monkeypatch.setattr("log1pnmf._common.checks.LOG_EVERY", 1e6)
     assert call("fit", counts_file, "-k", 3, "-o", tmp_path / "2", "--no-report", *QUICK).err == ""

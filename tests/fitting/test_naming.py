@@ -17,6 +17,7 @@ def model():
     return Log1pNMF(3, init="nndsvd", tol=1e-4, random_state=0, n_jobs=1).fit(COUNTS)
 
 
+@pytest.mark.filterwarnings("ignore:in 1 of 1 comparison:UserWarning")
 def test_names_are_everywhere(model, tmp_path):
     assert model.rename_factors({"k1": "one", 2: "two"}) is model
     names = ["k0", "one", "two"]
@@ -48,6 +49,7 @@ def test_plots_have_them(model):
     assert [ax.get_title(loc="left") for ax in panels] == ["a", "b", "c"]
 
 
+@pytest.mark.filterwarnings("ignore:in 1 of 1 comparison:UserWarning")
 @pytest.mark.parametrize("key", [None, "programmes"])
 def test_anndata(tmp_path, key):
     from log1pnmf import tl

@@ -20,6 +20,7 @@ def adata():
     return part
 
 
+@pytest.mark.filterwarnings("ignore:no markers are named:UserWarning")  # few samples
 @pytest.mark.parametrize("options", [{"layer": "raw"}, {"use_raw": True}])
 def test_the_features_of_the_object_are_found_in_raw(adata, options):
     expected = anndata.AnnData(adata.raw[:, adata.var_names].X.copy())

@@ -716,7 +716,13 @@ class Fit:
         )
 
     def of_rows(self, rows: NDArray[np.intp]) -> Fit:
-        """Return the fit of some of its samples, for another fit to them."""
+        """Return the fit of some of its samples, for another fit to them.
+
+        Parameters
+        ----------
+        rows : array of int
+            Which samples.
+        """
         batches = None if self.batches is None else self.batches.of_samples(rows)
         return replace(
             self, loadings=self.loadings[rows], size_factors=self.size_factors[rows], batches=batches

@@ -202,11 +202,11 @@ def observed_part(fit: Fit, features: Any) -> float:
 def prior_counts(fit: Fit) -> float:
     """Return how many counts the mean training sample is worth as a prior of the loadings of a new one.
 
-    Shares of factors that vary as in the training samples have a Dirichlet law of about this precision.
+    It is some times the precision of the Dirichlet law whose shares vary as those of the training samples.
     """
     shares = sample_shares(fit.loadings, fit.factors)
     mean, variance = shares.mean(axis=0), float(shares.var(axis=0).sum())
-    return PRIOR * float((mean * (1.0 - mean)).sum()) / variance if variance > 0.0 else 0.0
+    return PRIOR * max(float((mean * (1.0 - mean)).sum()) / variance - 1.0, 0.0) if variance > 0.0 else 0.0
 
 
 def _evenly(n: int) -> NDArray[np.intp]:
