@@ -197,6 +197,7 @@ def test_the_home_page_shows_what_the_readme_shows():
     assert text.text == same_text.text
 
 
+@pytest.mark.filterwarnings("ignore:no markers are named:UserWarning")  # pages are run on few counts
 @pytest.mark.parametrize("page", [run_when(page) for page in PAGES if with_python(page) and page != HOME])
 def test_code_runs(page, in_page):
     namespace = in_page(page)
