@@ -132,6 +132,15 @@ def test_larger_data_race_on_a_part(monkeypatch):
     assert loss == pytest.approx(engine.loss(whole.loadings, whole.factors), rel=0.1)
 
 
+def test_larger_data_whose_features_are_all_rare(monkeypatch):
+    """Where hardly any feature has counts in enough samples, all of them take part."""
+    monkeypatch.setattr(race_module, "MOST_RACED", 30)
+    monkeypatch.setattr(race_module, "FEWEST", 2.0)
+    engine = engine_for(math.inf, simulated(300, 50))
+    pair, _ = raced(engine)
+    assert math.isfinite(engine.loss(pair.loadings, pair.factors))
+
+
 @pytest.mark.parametrize(
     ("engine", "c"),
     [("streaming", 1.0), ("streaming", math.inf), pytest.param("torch", 1.0, marks=pytest.mark.gpu)],

@@ -523,7 +523,9 @@ def race(
     raced, features = exact, np.arange(problem.counts.n_features)
     if not whole:
         part = part.on_host()
-        features = np.flatnonzero(np.diff(part.by_column.indptr) >= FEWEST * len(rows))
+        seen = np.diff(part.by_column.indptr)
+        common = seen >= FEWEST * len(rows)
+        features = np.flatnonzero(common if common.sum() > K else seen >= 0)
         batches = None if problem.batches is None else problem.batches.of_samples(rows).of_features(features)
         part = Counts.from_any(part.to_scipy()[:, features])
         raced = replace(exact, counts=part, size_factors=problem.size_factors[rows], batches=batches)

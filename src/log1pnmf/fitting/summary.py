@@ -260,9 +260,11 @@ def quality_facts(fit: Fit) -> Iterator[tuple[str, str]]:
     certificate = fit.certificate
     state = "yes" if fit.converged else "NO: stalled" if fit.stopped == "stalled" else "NO: stopped early"
     took = f"{fit.seconds:.1f} s"
-    before = fit.seconds - float(fit.history["seconds"][-1])
-    if fit.asked.init == "auto" and fit.asked.n_init == 1 and len(fit.history["seconds"]) and before >= 0.1:
-        took += f" ({before:.1f} of them before the first iteration, for the search for a start)"
+    iterating = fit.history.get("seconds", np.zeros(0))
+    if fit.asked.init == "auto" and fit.asked.n_init == 1 and len(iterating):
+        before = fit.seconds - float(iterating[-1])
+        if before >= 0.1:
+            took += f" ({before:.1f} s of it to check the counts and find a start)"
     yield "converged", f"{state}, {plural(fit.n_iter, 'iteration')}, {took}"
     lately = gained_lately(fit)
     if lately is not None:
