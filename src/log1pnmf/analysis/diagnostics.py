@@ -132,7 +132,6 @@ def loading_errors(
     Parameters
     ----------
     fit : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     counts : array, sparse matrix, data frame or source of shape (n, m)
         Counts of the samples.
     loadings : array of shape (n, K), optional
@@ -309,10 +308,6 @@ class Diagnostics:
         ----------
         threshold : float
             Robust standard deviations above the median.
-
-        Returns
-        -------
-        ndarray of int
         """
         order = np.argsort(-self.sample_score, kind="stable")
         return order[self.sample_score[order] > threshold]
@@ -360,11 +355,6 @@ class Diagnostics:
         ----------
         n_top : int
             Number of features, samples and entries to name.
-
-        Returns
-        -------
-        str
-            Text to print.
         """
         dispersion = float(np.nanmedian(self.feature_dispersion))
         worst = np.argsort(-np.nan_to_num(self.feature_dispersion), kind="stable")[:n_top]
@@ -391,7 +381,6 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
     Parameters
     ----------
     fit : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         The counts that were fitted. All entries are used; of counts in chunks, only those of the samples
         kept in memory, up to 8,192 at random.
@@ -399,10 +388,6 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
         Number of extreme entries to keep.
     feature_names : sequence of str, optional
         Names of the features; by default those of the fit.
-
-    Returns
-    -------
-    Diagnostics
 
     Examples
     --------

@@ -137,12 +137,7 @@ class Evidence:
         return about | {"judgement": self.judgement(), "factor_names": names}
 
     def judgement(self) -> str:
-        """Describe in words whether the factors are there.
-
-        Returns
-        -------
-        str
-        """
+        """Describe in words whether the factors are there."""
         if np.isnan(self.loss).any():
             return "There is one factor; without it there is no model to compare with."
         times = self.times_noise
@@ -171,13 +166,7 @@ class Evidence:
         return ", ".join(np.array(self.factor_names, dtype=object)[which])
 
     def summary(self) -> str:
-        """List what speaks for every factor.
-
-        Returns
-        -------
-        str
-            Text to print.
-        """
+        """List what speaks for every factor."""
         title = "Evidence (loss without the factor, times what noise gives, back from starts, from bootstrap)"
         widest = max(3, *map(len, self.factor_names))
         lines = [
@@ -220,7 +209,6 @@ def evidence(
     Parameters
     ----------
     fit : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         The counts that were fitted. Of counts in chunks, only the samples kept in memory are used, up to
         8,192 at random.
@@ -238,10 +226,6 @@ def evidence(
     verbose : int, optional
         By default progress is shown in a terminal and in a notebook, from the third second on. 1 shows it at
         once and writes a line into log files; 0 shows nothing.
-
-    Returns
-    -------
-    Evidence
 
     See Also
     --------

@@ -188,22 +188,13 @@ class Markers:
             Largest adjusted p-value of features to name. A factor that cannot be tested names all features
             that it raises. A feature without any weight in the factor, because of a mask or a penalty, is
             never named.
-
-        Returns
-        -------
-        list of str
         """
         return [str(name) for name in self.feature_names[self.top_index(k, n_top, by=by, level=level)]]
 
     def top_index(
         self, k: int | str, n_top: int | None = 10, *, by: str = "score", level: float = LEVEL
     ) -> NDArray[np.intp]:
-        """Find the first features of a factor; parameters as in `top`.
-
-        Returns
-        -------
-        ndarray of int
-        """
+        """Find the first features of a factor; parameters as in `top`."""
         k = factor_number(k, self.factor_names)
         order = self._order(k, by)
         named = self.adjusted_p[order, k] <= level
@@ -262,7 +253,6 @@ def top_features(source: Any, n_top: int = 10, *, key: str | None = None, featur
     Parameters
     ----------
     source : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     n_top : int
         Maximum number of features of each factor; only features that the factor raises are listed.
     key : str, optional
@@ -357,7 +347,6 @@ def markers(
     Parameters
     ----------
     fit : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         The counts that were fitted, or others of the same samples. Of counts in chunks, only the samples kept
         in memory are tested, up to 8,192 at random.
@@ -380,10 +369,6 @@ def markers(
     verbose : int, optional
         By default progress is shown in a terminal and in a notebook, from the third second on. 1 shows it at
         once and writes a line into log files; 0 shows nothing.
-
-    Returns
-    -------
-    Markers
 
     See Also
     --------

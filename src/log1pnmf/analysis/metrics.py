@@ -138,7 +138,6 @@ def shares(source: Any, *, key: str | None = None) -> Array:
     Parameters
     ----------
     source : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     key : str, optional
         Name of the fit in an AnnData.
 
@@ -172,7 +171,6 @@ def dominant_factor(
     Parameters
     ----------
     source : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     ignore_shared : bool
         Whether to leave out factors that all samples share. If all factors are shared, none is left out.
     key : str, optional
@@ -203,7 +201,6 @@ def log_likelihood(fit: Any, counts: Any, *, n_jobs: int | None = None) -> float
     Parameters
     ----------
     fit : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     counts : array, sparse matrix or data frame of shape (n, m)
         Counts of the samples of the fit, in the same order. For other samples see `Log1pNMF.score`.
     n_jobs : int, optional
@@ -232,7 +229,6 @@ def deviance_explained(fit: Any, counts: Any, *, n_jobs: int | None = None) -> f
     Parameters
     ----------
     fit : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     counts : array, sparse matrix or data frame of shape (n, m)
         Counts of the samples of the fit, in the same order.
     n_jobs : int, optional

@@ -350,10 +350,6 @@ class Selection:
         ----------
         path : str or PathLike
             File that `save` or ``resume=`` wrote.
-
-        Returns
-        -------
-        Selection
         """
         done = read_done(path)
         return cls.of(Grid.of(**done.about["grid"]), done.records, done.about, done.agreements)
