@@ -31,17 +31,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.checks import as_random, check_whole, new_seed, plural
+from log1pnmf._common.checks import as_random, check_whole, new_seed, plural, shown
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import fit_and_counts, is_annotated
 from log1pnmf.fitting.fit import Fit, Keys, or_one
-from log1pnmf.fitting.fit_counts import KNOWN, asked_again, fit_counts
+from log1pnmf.fitting.fit_counts import KNOWN
 from log1pnmf.fitting.fixed_factors import ImpossibleCountsError, constraint_of, structure_of
 from log1pnmf.fitting.runs import AdaptiveUpdate
-from log1pnmf.fitting.settings import GIVEN, Settings
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate, solve_loadings
 from log1pnmf.fitting.starts import lifted
 from log1pnmf.model.predict import BLOCK_ENTRIES
@@ -49,7 +48,7 @@ from log1pnmf.model.problem import Bounds, Constraint, Problem, Structure
 from log1pnmf.model.simulate import draw_poisson
 
 from .metrics import match_factors, null_deviance
-from .select import shown
+from .stability import fit_again
 
 Array = NDArray[np.float64]
 
@@ -252,7 +251,7 @@ def evidence(
     refits = _Refits.of(fit.normalized("max"), data, rows, n_jobs)
     rng = as_random(random_state)
     k = fit.n_components if fit.n_components > 1 else 0
-    with shown(None, verbose, "evidence") as on_fit, warnings.catch_warnings():
+    with shown(verbose, "evidence") as on_fit, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the fit itself has said so
         done, of_all = count(1), k + n_seeds + n_bootstrap
 
@@ -393,25 +392,17 @@ class _Refits:
 
     def other_start(self, seed: int) -> Array:
         """Fit from a random start; return the similarity of each factor's match."""
-        settings, given = _asked(self.fit)
-        settings, given["random_state"] = replace(settings, init="random", random_state=seed), seed
-        other = fit_counts(self.data, settings, **given, n_jobs=self.n_jobs)
+        changes = {"tol": max(self.fit.asked.tol, LOOSEST), "init": "random", "random_state": seed}
+        given = {"init": None, "random_state": seed, "n_jobs": self.n_jobs}
+        other = fit_again(self.fit, self.data, self.fit.size_factors, changes, **given)
         return match_factors(self.fit.loadings, other.loadings).similarity
 
     def other_samples(self, chosen: NDArray[np.int64]) -> Array:
         """Fit to samples drawn with replacement, from where the fit is; return the same."""
-        drawn = self.fit.of_rows(chosen)
-        settings, given = _asked(drawn)
-        given |= {"init": (drawn.loadings, drawn.factors), "n_jobs": self.n_jobs}
-        other = fit_counts(Counts.from_any(self.data.to_scipy()[chosen]), settings, **given)
+        drawn, counts = self.fit.of_rows(chosen), Counts.from_any(self.data.to_scipy()[chosen])
+        changes = {"tol": max(self.fit.asked.tol, LOOSEST)}
+        other = fit_again(drawn, counts, drawn.size_factors, changes, n_jobs=self.n_jobs)
         return match_factors(drawn.loadings, other.loadings).similarity
-
-
-def _asked(fit: Fit) -> tuple[Settings, dict[str, Any]]:
-    """Return what a fit was asked for, with its own size factors and a looser tolerance."""
-    settings, given = asked_again(fit)
-    settings = replace(settings, tol=max(settings.tol, LOOSEST), n_init=1, n_components=fit.n_components)
-    return replace(settings, size_factors=GIVEN), {**given, "size_factors": fit.size_factors}
 
 
 def _of_factors(fit: Fit, chosen: NDArray[np.intp]) -> Fit:
