@@ -31,7 +31,7 @@ from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
 from log1pnmf.model.problem import Problem
 
-from .marker_tests import ERRORS, TINY, Z95, inverse_information
+from .marker_tests import ERRORS, TINY, Z95, inverse_information, weighted_products
 
 Array = NDArray[np.float64]
 
@@ -124,10 +124,9 @@ def loading_errors(
 ) -> Array:
     """Compute standard errors of loadings given the factors, from the counts of each sample.
 
-    The factors are treated as known. Fitted ones differ from true ones in scale and mixing, which is not in
-    these errors: intervals hold a sample's loadings on the factors of this fit, and much less often those on
-    the true factors (docs/usage.md has figures). For a loading at its bound, 1.96 errors reach the end of a
-    one-sided 95% interval, and the errors of the other loadings are computed without it.
+    The factors are treated as known: intervals hold a sample's loadings on the factors of this fit, and less
+    often those on the true factors (docs/usage.md). For a loading at its bound, 1.96 errors reach the end of
+    a one-sided 95% interval, and the errors of the other loadings are computed without it.
 
     Parameters
     ----------
@@ -136,18 +135,15 @@ def loading_errors(
         Counts of the samples.
     loadings : array of shape (n, K), optional
         Loadings of other samples, from `log1pnmf.Log1pNMF.transform`; by default those of the fit.
-    size_factors : {"total", "fit", "none"} or array of shape (n,), optional
-        For other samples, as in `transform`.
-    batch : array of shape (n,), optional
-        For other samples, as in `transform`.
+    size_factors, batch : optional
+        Of other samples, as in `transform`.
     errors : {"sandwich", "model"}
         "sandwich" is valid for counts of any variance; "model" trusts the noise of the fit.
 
     Returns
     -------
     ndarray of shape (n, K)
-        Standard errors given the factors, on the scale of the loadings; inf if the counts contain no
-        information.
+        On the scale of the loadings; inf if the counts contain no information.
 
     Examples
     --------
@@ -183,8 +179,6 @@ def loading_errors(
 def _errors(fit: Fit, problem: Problem, loadings: Array, errors: str) -> Array:
     """Errors of samples in memory, block by block."""
     factors = fit.factors / fit.link.alpha
-    first, second = np.triu_indices(fit.n_components)
-    products = factors[:, first] * factors[:, second]
     largest = fit.loadings.max(axis=0)
     upper = largest if fit.settings.l1 > 0 else np.full(len(largest), np.inf)
     found = np.empty_like(loadings)
@@ -192,18 +186,12 @@ def _errors(fit: Fit, problem: Problem, loadings: Array, errors: str) -> Array:
         y, t = problem.counts.by_row.to_dense(rows), exposure_of(problem, rows)
         eta = loadings[rows] @ factors.T
         slope = entry_gradient(y, eta, t, fit.link, noise=fit.noise)
-        information = _square(entry_curvature(y, eta, t, fit.link, noise=fit.noise) @ products, first, second)
-        scores = _square(slope**2 @ products, first, second) if errors == "sandwich" else None
+        information = weighted_products(entry_curvature(y, eta, t, fit.link, noise=fit.noise), factors)
+        scores = weighted_products(slope**2, factors) if errors == "sandwich" else None
         low = loadings[rows] <= AT_BOUND * largest
         high = loadings[rows] >= (1.0 - AT_BOUND) * upper
         found[rows] = _of_block(information, scores, slope @ factors, low, high)
     return found
-
-
-def _square(pairs: Array, first: Any, second: Any) -> Array:
-    full = np.empty((len(pairs), int(first.max()) + 1, int(first.max()) + 1))
-    full[:, first, second] = full[:, second, first] = pairs
-    return full
 
 
 def _of_block(information: Array, scores: Array | None, gradient: Array, low: Any, high: Any) -> Array:

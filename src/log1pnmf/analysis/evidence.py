@@ -38,7 +38,7 @@ from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import fit_and_counts, is_annotated
 from log1pnmf.fitting.fit import Fit, Keys, or_one
-from log1pnmf.fitting.fit_counts import KNOWN
+from log1pnmf.fitting.fit_counts import KNOWN, fit_again
 from log1pnmf.fitting.fixed_factors import ImpossibleCountsError, constraint_of, structure_of
 from log1pnmf.fitting.runs import AdaptiveUpdate
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate, solve_loadings
@@ -48,7 +48,6 @@ from log1pnmf.model.problem import Bounds, Constraint, Problem, Structure
 from log1pnmf.model.simulate import draw_poisson
 
 from .metrics import match_factors, null_deviance
-from .stability import fit_again
 
 Array = NDArray[np.float64]
 
@@ -394,14 +393,14 @@ class _Refits:
         """Fit from a random start; return the similarity of each factor's match."""
         changes = {"tol": max(self.fit.asked.tol, LOOSEST), "init": "random", "random_state": seed}
         given = {"init": None, "random_state": seed, "n_jobs": self.n_jobs}
-        other = fit_again(self.fit, self.data, self.fit.size_factors, changes, **given)
+        other = fit_again(self.fit, self.data, self.fit.size_factors, changes=changes, **given)
         return match_factors(self.fit.loadings, other.loadings).similarity
 
     def other_samples(self, chosen: NDArray[np.int64]) -> Array:
         """Fit to samples drawn with replacement, from where the fit is; return the same."""
         drawn, counts = self.fit.of_rows(chosen), Counts.from_any(self.data.to_scipy()[chosen])
         changes = {"tol": max(self.fit.asked.tol, LOOSEST)}
-        other = fit_again(drawn, counts, drawn.size_factors, changes, n_jobs=self.n_jobs)
+        other = fit_again(drawn, counts, drawn.size_factors, changes=changes, n_jobs=self.n_jobs)
         return match_factors(drawn.loadings, other.loadings).similarity
 
 

@@ -179,12 +179,11 @@ def estimate_loadings(
     counted = np.broadcast_to(kinds != "loadings", (n, k)) & ((loadings > 0.0) | (kinds != "pattern"))
     shift, inverse = np.empty((n, k)), np.empty((n, k, k))
     covariance = np.empty((n, k, k)) if errors == "sandwich" else inverse
-    products = (factors[:, :, None] * factors[:, None, :]).reshape(len(factors), -1)
     for block in dense_blocks(rows.shape, BLOCK_BYTES / (8 * 8)):
         y, t, eta = rows.to_dense(block), exposure_of(problem, block), loadings[block] @ factors.T
         curvature = expected_curvature(eta, t, fit.link, problem.noise)
         slope = entry_gradient(y, eta, t, fit.link, noise=problem.noise)
-        information = (curvature @ products).reshape(-1, k, k)
+        information = weighted_products(curvature, factors)
         inverse[block] = inverse_information(information, counted[block])
         error = np.sqrt(np.einsum("ikk->ik", inverse[block]))
         step = -np.einsum("ikl,il->ik", inverse[block], slope @ factors)
@@ -192,7 +191,7 @@ def estimate_loadings(
         if errors == "sandwich":
             leverage = curvature * forms(packed(inverse[block]), factors, factors)
             slope = slope + curvature * (shift[block] @ factors.T)
-            scores = (slope**2 / np.maximum(1.0 - leverage, LEAST_SPARE) @ products).reshape(-1, k, k)
+            scores = weighted_products(slope**2 / np.maximum(1.0 - leverage, LEAST_SPARE), factors)
             scores += RIDGE * information * np.eye(k)  # gradients say nothing of what is not identified
             covariance[block] = inverse[block] @ scores @ inverse[block]
     return EstimatedLoadings(loadings, shift, covariance, inverse if own else None, factors)
@@ -204,6 +203,14 @@ def expected_curvature(eta: Array, t: Array, link: ShiftedLog, noise: Noise) -> 
     return entry_curvature(t * link.em(at), at, t, link, noise=noise)
 
 
+def weighted_products(weights: Array, factors: Array) -> Array:
+    """``sum_j w_ij F_j F_j'`` for all i: n x K x K."""
+    first, second = np.triu_indices(factors.shape[1])
+    found = np.empty((len(weights), factors.shape[1], factors.shape[1]))
+    found[:, first, second] = found[:, second, first] = weights @ (factors[:, first] * factors[:, second])
+    return found
+
+
 def packed(matrices: Array) -> Array:
     """Return the upper triangles of symmetric matrices, n x K (K + 1) / 2."""
     first, second = np.triu_indices(matrices.shape[1])
@@ -213,11 +220,8 @@ def packed(matrices: Array) -> Array:
 def forms(triangles: Array, left: Array, right: Array) -> Array:
     """``left_j' M_i right_j`` for all i and j, with symmetric matrices from `packed`."""
     first, second = np.triu_indices(left.shape[1])
-    products = left[:, first] * right[:, second] + np.where(
-        first == second, 0.0, left[:, second] * right[:, first]
-    )
-    found: Array = triangles @ products.T
-    return found
+    mirrored = np.where(first == second, 0.0, left[:, second] * right[:, first])
+    return np.asarray(triangles @ (left[:, first] * right[:, second] + mirrored).T)
 
 
 def inverse_information(information: Array, counted: NDArray[np.bool_]) -> Array:
@@ -491,15 +495,6 @@ class _Equations:
         spare = np.maximum(1.0 - information * reach, LEAST_SPARE)
         return _Solution(f, inverse, eta, np.broadcast_to(spread, eta.shape), residual, information, spare)
 
-    def _effect(self, f: Array, own: Array, rest: Array, still: float) -> tuple[Array, Array]:
-        """Return the effects of features with coefficients f, and their derivatives, features x K."""
-        with_it, without = f @ own, np.minimum(f @ rest, LARGEST_ETA)
-        if self.link.is_identity:
-            return with_it - still * without, np.broadcast_to(own - still * rest, f.shape)
-        moved = np.maximum(1.0 + still * np.expm1(without), LEAST_ETA)
-        share = still * np.exp(without) / moved
-        return with_it - np.log(moved), own - share[:, None] * rest
-
     def test(
         self, found: _Solution, own: Array, rest: Array, still: float, errors: str
     ) -> tuple[Array, Array, Array]:
@@ -507,7 +502,13 @@ class _Equations:
 
         Errors are inf where nothing is known: the loadings have no more variance than their errors.
         """
-        effect, contrast = self._effect(found.coefficients, own, rest, still)
+        with_it, without = found.coefficients @ own, np.minimum(found.coefficients @ rest, LARGEST_ETA)
+        if self.link.is_identity:
+            effect, share = with_it - still * without, np.array([still])
+        else:
+            moved = np.maximum(1.0 + still * np.expm1(without), LEAST_ETA)
+            effect, share = with_it - np.log(moved), still * np.exp(without) / moved
+        contrast = own - share[:, None] * rest  # derivative of the effect
         u = np.einsum("jkl,jl->jk", found.inverse, contrast)
         length = (u * contrast).sum(axis=1)
         unknown = length <= 0.0

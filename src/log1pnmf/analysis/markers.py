@@ -25,6 +25,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import split_counts
 from log1pnmf.fitting.anndata import as_fit, fit_and_counts, is_annotated
 from log1pnmf.fitting.fit import Fit, Keys, c_label, factor_number
+from log1pnmf.fitting.fit_counts import fit_again
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.fitting.settings import GIVEN
@@ -32,7 +33,6 @@ from log1pnmf.model.problem import Problem
 
 from .marker_tests import ERRORS, Z95, infer_from_fit, shrink
 from .metrics import match_factors
-from .stability import fit_again
 
 Array = NDArray[np.float64]
 
@@ -468,7 +468,7 @@ def _determined(fit: Fit, counts: Counts, sizes: Array, max_samples: int | None,
         labels = None if batch is None else batch[others]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they need not converge
-            half = fit_again(own.of_rows(chosen), here, sizes[chosen], short, n_jobs=n_jobs)
+            half = fit_again(own.of_rows(chosen), here, sizes[chosen], changes=short, n_jobs=n_jobs)
             other = replace(own, factors=half.factors)
             found = project(other, there, sizes[others], batch=labels, prior=0.0, n_jobs=n_jobs).loadings
         shares.append(np.maximum(match_factors(own.loadings[others], found).similarity, 0.0) ** 2)
@@ -502,7 +502,7 @@ def _on_halves(fit: Fit, counts: Counts, sizes: Array, n_jobs: int | None) -> tu
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", convergence_warning())  # the fit itself has said so
         same = {"size_factors": fit.asked.size_factors, "l1": 0.5 * fit.asked.l1}
-        half = fit_again(fit, train, 0.5 * sizes, same, **given, n_jobs=n_jobs)
+        half = fit_again(fit, train, 0.5 * sizes, changes=same, **given, n_jobs=n_jobs)
     order = match_factors(fit.loadings, half.loadings).pairs[:, 1]  # the order is by share, which may change
     loadings, factors = half.loadings[:, order], half.factors[:, order]
     return replace(half, loadings=loadings, factors=factors, dispersion=twice), train, test

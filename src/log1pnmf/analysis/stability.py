@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,6 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.fit_counts import asked_again, checked, fit_counts, fit_log1p_nmf
-from log1pnmf.fitting.settings import GIVEN
 
 from .grid import ascending_shifts
 from .metrics import deviance_explained, factor_correlation, hoyer, log_likelihood, match_factors
@@ -66,16 +65,6 @@ def fit_seeds(
     seeds = [new_seed(rng) for _ in range(n_seeds)]
     fits = [fit_log1p_nmf(data, n_components, random_state=seed, **parameters) for seed in seeds]
     return sorted(fits, key=lambda fit: fit.objective)
-
-
-def fit_again(
-    fit: Fit, counts: Counts, size_factors: Array, changes: Mapping[str, Any] = {}, **given: Any
-) -> Fit:
-    """Fit what a fit was asked for, from where it is: with other size factors, settings or arguments."""
-    settings, asked = asked_again(fit)
-    own = {"n_components": fit.n_components, "n_init": 1, "size_factors": GIVEN, **changes}
-    asked |= {"size_factors": size_factors, "init": (fit.loadings, fit.factors), **given}
-    return fit_counts(counts, replace(settings, **own), **asked)
 
 
 @dataclass(frozen=True, eq=False)
