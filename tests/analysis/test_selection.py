@@ -69,18 +69,9 @@ def test_held_out_samples_are_not_misled_by_overdispersion():
     assert numbers == {"counts": 8, "samples": 3}
 
 
-def test_loadings_of_held_out_samples_do_not_run_away(counts):
-    """A sample with one count, in the rarest feature, says little; its loadings stay near those there are."""
-    from log1pnmf.fitting.new_samples import NewSamples, new_size_factors
-
-    fit = log1pnmf.fit_log1p_nmf(counts, 3, tol=1e-5)
-    odd = np.zeros((1, counts.shape[1]), dtype=int)
-    odd[0, np.argmin(np.where(counts.sum(axis=0) > 0, counts.sum(axis=0), np.inf))] = 1
-    samples = running.Counts.from_any(odd)
-    size = new_size_factors(fit, samples)
-    free, held = (NewSamples(fit, samples, size, prior=prior).solve()[0] for prior in (0.0, None))
-    typical = fit.loadings.mean(axis=0)
-    assert np.abs(held - typical).max() < 0.5 * np.abs(free - typical).max()
+def folds_of(counts, n):
+    how = {"holdout": "counts", "test_fraction": 0.2, "size_factors": "none", "seed": 0}
+    return make_folds(running.Counts.from_any(counts), n, **how)
 
 
 def test_penalty_is_chosen_where_factors_are_sparse():
@@ -92,10 +83,7 @@ def test_penalty_is_chosen_where_factors_are_sparse():
     found = select(y, 3, 1.0, l1=[0.0, 3.0, 1e4], **QUICK)
     assert found.best.l1 == 3.0
     # the penalty is that of the whole data: the training part has 0.8 of its log-likelihood
-    (fold, _) = make_folds(
-        running.Counts.from_any(y), 2, holdout="counts", test_fraction=0.2, size_factors="none", seed=0
-    )
-    assert fold.penalty_scale == pytest.approx(0.8)
+    assert folds_of(y, 2)[0].penalty_scale == pytest.approx(0.8)
 
 
 def test_scores_are_those_of_the_folds(counts):
@@ -146,25 +134,18 @@ def test_standard_error_of_a_difference_is_that_of_paired_samples():
 def test_one_standard_error_takes_fewest_factors_then_penalty_then_c():
     rng = np.random.default_rng(1)
     noise = rng.normal(size=(1, 100))
-    settings = [Setting(c, K, l1) for K in (2, 3) for c in (0.1, 1.0, math.inf) for l1 in (0.0, 5.0)]
-    near = np.zeros((1, 100))
-    far = near - 5.0
-    best = near + 0.01
+    best, close, far = np.full((1, 100), 0.01), 0.5 * (noise - noise.mean()), noise - 5.0
+    grid = Grid.of([0.1, 1.0, math.inf], [2, 3], [0.0, 5.0])
 
-    def choice(**scores):
-        given = [scores.get(f"K{s.n_components}_c{s.c:g}_l{s.l1:g}", far + noise) for s in settings]
-        made = Selection.of(
-            Grid.of([0.1, 1.0, math.inf], [2, 3], [0.0, 5.0]),
-            records(given, settings),
-            {"n_folds": 1, "holdout": "counts"},
-        )
-        return made.one_se
+    def choice(*near):
+        scores = {Setting(1.0, 3): best, **dict.fromkeys(near, close)}
+        made = records([scores.get(setting, far) for setting in grid], grid)
+        return Selection.of(grid, made, {"n_folds": 1, "holdout": "counts"}).one_se
 
-    close = near + 0.5 * (noise - noise.mean())
-    assert choice(K3_c1_l0=best) == Setting(1.0, 3, 0.0)
-    assert choice(**{"K3_c1_l0": best, "K2_c0.1_l0": close}) == Setting(0.1, 2, 0.0)
-    assert choice(**{"K3_c1_l0": best, "K3_c0.1_l5": close, "K3_cinf_l0": close}) == Setting(0.1, 3, 5.0)
-    assert choice(K3_c1_l0=best, K3_cinf_l0=close) == Setting(math.inf, 3, 0.0)
+    assert choice() == Setting(1.0, 3)
+    assert choice(Setting(0.1, 2)) == Setting(0.1, 2)
+    assert choice(Setting(0.1, 3, 5.0), Setting(math.inf, 3)) == Setting(0.1, 3, 5.0)
+    assert choice(Setting(math.inf, 3)) == Setting(math.inf, 3)
 
 
 def test_neither_the_order_of_the_values_nor_the_number_of_jobs_changes_a_bit(counts, found):
@@ -280,11 +261,7 @@ def test_an_error_in_a_fit_is_raised(counts, monkeypatch):
 
 def test_fresh_starts_never_make_the_training_objective_worse(counts):
     """The best of a warm and a fresh start is at least as good on the training part as the warm one alone."""
-    made = make_folds(
-        running.Counts.from_any(counts), 1, holdout="counts", test_fraction=0.2, size_factors="none", seed=0
-    )
-    grid = Grid.of([0.1, math.inf], [3, 5])
-    objectives = []
+    made, grid, objectives = folds_of(counts, 1), Grid.of([0.1, math.inf], [3, 5]), []
     settings = running.Settings(n_components=3, likelihood="exact", max_iter=100, tol=1e-6, engine="native")
     for n_starts in (1, 3):
         fitter = running.Fitter(made[0], grid, settings, 0, n_starts, lambda: False)
