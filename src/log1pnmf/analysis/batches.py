@@ -38,7 +38,6 @@ def batch_effects(fit: Any) -> Any:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from log1pnmf import fit_log1p_nmf
     >>> counts = np.random.default_rng(0).poisson(5.0, (40, 3)) * [1, 1, 2]
     >>> counts[:20, 0] *= 3
@@ -96,7 +95,6 @@ def batch_findings(fit: Any, counts: Any = None, *, n_top: int = 5) -> BatchFind
 
     Examples
     --------
-    >>> import numpy as np
     >>> from log1pnmf import fit_log1p_nmf
     >>> counts = np.random.default_rng(0).poisson(50.0, (40, 12))
     >>> counts[:20, 0] *= 3
@@ -151,7 +149,6 @@ def confounded_groups(fit: Any, groups: Any) -> list[str]:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from log1pnmf import fit_log1p_nmf
     >>> counts = np.random.default_rng(0).poisson(5.0, (40, 3))
     >>> fit = fit_log1p_nmf(counts, 1, batch=np.repeat(["a", "b"], 20))

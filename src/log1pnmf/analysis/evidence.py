@@ -232,7 +232,6 @@ def evidence(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from log1pnmf import Log1pNMF
     >>> own = (np.arange(60)[:, None] < 30) == (np.arange(20) < 10)  # half of the features for each half
     >>> counts = np.random.default_rng(0).poisson(np.where(own, 6.0, 0.5))

@@ -287,10 +287,7 @@ class Fitter:
         return run.as_fit(settings, run.changed.put_into(self._problem(settings)))
 
     def scored(self, setting: Setting, before: Fit | None) -> tuple[Fit, ScoredFit]:
-        """Return the fit of a setting with the best training objective, and its scores.
-
-        The first of `n_starts` starts is where the fit before it ended, if there is one.
-        """
+        """Return the best fit to the training part, from `before` and from fresh starts, and its scores."""
         started, rng, settings = time.thread_time(), self._random(setting), self._settings(setting)
         starts: list[Start] = []
         if before is not None:

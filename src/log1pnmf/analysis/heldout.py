@@ -132,10 +132,7 @@ def heldout_features(
     batches: Batches | None = None,
     background: float = BACKGROUND,
 ) -> Array:
-    """Exact log-likelihood of some features of samples that the fit has never seen, given the others.
-
-    Loadings come from the other features of each sample. `totals`: of the features in training.
-    """
+    """Return the exact log-likelihood of some features of new samples, given the other features."""
     given = np.setdiff1d(np.arange(new.n_features), scored)
     seen, unseen = select_features(new, given), select_features(new, scored)
     unsized = size_factors is None and fits_new_sizes(fit)

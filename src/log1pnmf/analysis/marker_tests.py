@@ -280,10 +280,7 @@ LEAST_WITH_ALL = 0.6  # part of the features that agree for a factor that must a
 
 @dataclass(frozen=True, eq=False)
 class Inference:
-    """Effects with errors and tests, on the eta scale; arrays of shape (m, K).
-
-    Columns of factors to which nothing can be compared (`StandIns.comparable`) are NaN.
-    """
+    """Effects with errors and tests, on the eta scale, (m, K); NaN for factors that are not comparable."""
 
     effect: Array
     error: Array
@@ -306,8 +303,7 @@ def infer_from_fit(
 ) -> tuple[Inference, Array]:
     """Test all features on loadings that were estimated with the factors of a fit; also their reliability.
 
-    `centred`: relative to features that do not move, because size factors are estimates. `shown` is called
-    with the number of features that are done and of all.
+    `centred`: relative to features that do not move, because size factors are estimates.
     """
     sizes, own = problem.size_factors, source is None
     estimated = estimate_loadings(fit, source or problem, loadings, errors=errors, own=own)
@@ -498,10 +494,7 @@ class _Equations:
     def test(
         self, found: _Solution, own: Array, rest: Array, still: float, errors: str
     ) -> tuple[Array, Array, Array]:
-        """Return the effect of every feature, its standard error, and the error that divides it in the test.
-
-        Errors are inf where nothing is known: the loadings have no more variance than their errors.
-        """
+        """Return effects, errors (inf where nothing is known), and the errors that divide in the test."""
         with_it, without = found.coefficients @ own, np.minimum(found.coefficients @ rest, LARGEST_ETA)
         if self.link.is_identity:
             effect, share = with_it - still * without, np.array([still])
@@ -532,10 +525,8 @@ class _Equations:
     def _error(
         self, found: _Solution, around: tuple[Array, Array, Array], way: Array, which: Any = slice(None)
     ) -> Array:
-        """Return errors of the contrast of some features with the variance of the noise, some way back.
-
-        `around`: u, ``L_i' u`` and ``f' V_i u`` for the way from the estimate f along u.
-        """
+        """Return errors with the variance of the noise, some way back from the estimate f along u."""
+        # around: u, L_i' u and f' V_i u
         u, along, cross, way = around[0][which], around[1][:, which], around[2][:, which], way[which]
         at = np.maximum(found.eta[:, which] - way * along, LEAST_VARIANCE * self.level[which])
         t = self.t if self.t.shape[1] == 1 else self.t[:, which]
@@ -578,17 +569,7 @@ class Shrunken:
 
 
 def shrink(estimates: Array, errors: Array) -> Shrunken:
-    """Shrink estimates of effects that may be zero, positive or negative.
-
-    Errors are inf where nothing is known.
-
-    >>> rng = np.random.default_rng(0)
-    >>> effects = np.where(rng.random(2000) < 0.8, 0.0, 3.0 * rng.standard_normal(2000))
-    >>> found = shrink(effects + rng.standard_normal(2000), np.ones(2000))
-    >>> sure = found.false_sign_rate < 0.05
-    >>> bool(found.null_share > 0.6), bool((effects[sure] <= 0.0).mean() < 0.05)
-    (True, True)
-    """
+    """Shrink estimates of effects of either sign; errors are inf where nothing is known."""
     known = np.isfinite(errors) & np.isfinite(estimates) & (errors > 0.0)
     if not known.any():
         return Shrunken(np.zeros(len(estimates)), np.ones(len(estimates)), 1.0)

@@ -279,10 +279,7 @@ def top_features(source: Any, n_top: int = 10, *, key: str | None = None, featur
 
 
 def markers_in(source: Any, fit: Fit, n_top: int) -> Markers | None:
-    """Read what `log1pnmf.tl.markers` has written; None if it is not enough for so many features.
-
-    Features that were not kept have no effect and no test here: they are not among the first.
-    """
+    """Read what `log1pnmf.tl.markers` has kept; None if it is not enough for so many features."""
     about = source.uns.get(Keys(None).markers, {}) if is_annotated(source) else {}
     places = {str(name): j for j, name in enumerate(fit.feature_labels)}
     n_rising = np.asarray(about.get("n_rising", ()), dtype=np.int64)
@@ -376,7 +373,6 @@ def markers(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from log1pnmf import Log1pNMF
     >>> rng = np.random.default_rng(0)
     >>> own = (np.arange(60)[:, None] < 30) == (np.arange(20) < 10)  # half of the features for each half
@@ -491,10 +487,8 @@ def _warn_of_errors(reliability: Array, tested: NDArray[np.bool_], names: tuple[
 
 
 def _on_halves(fit: Fit, counts: Counts, sizes: Array, n_jobs: int | None) -> tuple[Fit, Counts, Counts]:
-    """Fit to a random half of every count, from where the fit is; also this half, and the other to test on.
-
-    Halves of negative binomial counts have twice the dispersion.
-    """
+    """Fit to a random half of every count; also return this half, and the other to test on."""
+    # halves of negative binomial counts have twice the dispersion
     twice = None if fit.dispersion is None else 2.0 * fit.dispersion
     phi = 0.0 if fit.dispersion is None else fit.dispersion
     train, test = split_counts(counts, 0.5, dispersion=phi, random_state=0)

@@ -71,14 +71,7 @@ class Judgement:
 
 
 def judge(summary: Mapping[str, Any], *, holdout: str = "counts", note: str | None = None) -> Judgement:
-    """Judge a table of settings.
-
-    >>> table = {"c": [1.0] * 3, "n_components": [2, 3, 4], "l1": [0.0] * 3}
-    >>> table |= {"difference": [-90.0, 0.0, -40.0], "se_difference": [9.0, 0.0, 8.0]}
-    >>> print(judge(table))
-    Suggested: c=1, K=3.
-    K = 3 predicts held-out counts best; K = 4 is 5.0 standard errors behind.
-    """
+    """Judge a table of settings."""
     table: Table = {
         name: np.asarray(values, dtype=str if name == "noise" else np.float64)
         for name, values in summary.items()

@@ -418,12 +418,7 @@ def sweep(counts: Any, n_components: int, c: Sequence[float], **parameters: Any)
 
 
 def fits_along(counts: Any, n_components: int, c: Sequence[float], **parameters: Any) -> Iterator[Fit]:
-    """Fit the model at several c, one after the other, and yield each when it is done.
-
-    The walk goes up, each fit from that at the next smaller c, then down, each from the better one at the
-    next larger c. Every c but the largest is fitted twice. The very first fit starts as `init` and `n_init`
-    say.
-    """
+    """Yield fits up along c, each from the one before, then down, each from the better one at the next c."""
     values = ascending_shifts(c)
     check_absent(parameters, ("checkpoint",), "the fits of a sweep")
     settings, given = checked(n_components=n_components, **parameters)
@@ -439,11 +434,7 @@ def fits_along(counts: Any, n_components: int, c: Sequence[float], **parameters:
 
 
 def along_path(c: Sequence[float]) -> list[float]:
-    """Order the values of c as a sweep fits them: up, and back down.
-
-    >>> along_path([1, float("inf"), 0.1])
-    [0.1, 1, inf, 1, 0.1]
-    """
+    """Order the values of c as a sweep fits them: up, and back down."""
     values = sorted(c)
     return [*values, *values[-2::-1]]
 

@@ -479,7 +479,6 @@ def usage(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from log1pnmf import Log1pNMF
     >>> rng = np.random.default_rng(0)
     >>> donors, treated = np.repeat(np.arange(8), 20), np.repeat([False, True], 80)
@@ -650,9 +649,6 @@ def moderate(variances: Array, freedom: float) -> tuple[Array, float]:
 
     They are at most as many as a variance has itself: with the few factors there are, what they have in
     common is not known well enough for more.
-
-    >>> moderate(np.array([0.1, 0.9, 1.0, 1.1, 1.2]), 4.0)[0].round(2)
-    array([0.38, 0.78, 0.83, 0.88, 0.93])
     """
     known = variances > 0.0
     if known.sum() < LEAST_FACTORS:
