@@ -18,8 +18,7 @@ from log1pnmf.fitting.new_samples import counts_of
 from log1pnmf.model.batches import Batches, batch_labels
 from log1pnmf.model.problem import Problem
 
-MOST = 0.95
-"""Part of a group, or of a batch, that makes it nearly all of it."""
+MOST = 0.95  # part of a group, or of a batch, that makes it nearly all of it
 
 
 def batch_effects(fit: Any) -> Any:

@@ -284,13 +284,7 @@ class Diagnostics:
     trend_spread: float = math.nan
 
     def outliers(self, threshold: float = OUTLYING) -> Index:
-        """Find samples that are explained much worse than the others, the worst first.
-
-        Parameters
-        ----------
-        threshold : float
-            Robust standard deviations above the median.
-        """
+        """Find samples more than `threshold` robust standard deviations above the median, the worst first."""
         order = np.argsort(-self.sample_score, kind="stable")
         return order[self.sample_score[order] > threshold]
 
@@ -331,13 +325,7 @@ class Diagnostics:
         }
 
     def summary(self, n_top: int = 5) -> str:
-        """Summarise the diagnostics in words.
-
-        Parameters
-        ----------
-        n_top : int
-            Number of features, samples and entries to name.
-        """
+        """Summarise the diagnostics in words, naming at most `n_top` features and samples."""
         dispersion = float(np.nanmedian(self.feature_dispersion))
         worst = np.argsort(-np.nan_to_num(self.feature_dispersion), kind="stable")[:n_top]
         named = ", ".join(f"{self.feature_names[j]} ({self.feature_dispersion[j]:.3g})" for j in worst)

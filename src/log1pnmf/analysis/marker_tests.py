@@ -98,9 +98,7 @@ class EstimatedLoadings:
     bounded: Array  # (n, K): loadings of the fit
     shift: Array  # (n, K): what leads from there to the estimates without bounds
     covariance: Array  # (n, K, K): of the errors of the estimates
-    # (n, K, K): inverse information; None if the tested counts are not those from which the loadings were
-    # estimated
-    inverse: Array | None
+    inverse: Array | None  # (n, K, K): inverse information; None if the tested counts are others
     factors: Array  # (m, K): with which they were estimated, on the eta scale
 
     @classmethod

@@ -150,18 +150,9 @@ class Markers:
     def table(self, n_top: int | None = None, *, by: str = "score", level: float = LEVEL) -> dict[str, Any]:
         """One row per factor and feature, the first features first; ``pandas.DataFrame(table)`` shows it.
 
-        Parameters
-        ----------
-        n_top : int, optional
-            Only the first features of every factor, as `top` gives them; by default all.
-        by, level
-            As in `top`.
-
-        Returns
-        -------
-        dict of str to ndarray
-            Columns `factor`, `rank`, `feature`, `log2_fold_change`, `score`, `effect`, `error`, `z`, `p`,
-            `adjusted_p`, `shrunken_effect`, `false_sign_rate` and `weight`.
+        By default all features; with `n_top`, those that `top` gives with the same `by` and `level`. Columns:
+        `factor`, `rank`, `feature`, `log2_fold_change`, `score`, `effect`, `error`, `z`, `p`, `adjusted_p`,
+        `shrunken_effect`, `false_sign_rate` and `weight`.
         """
         chosen = [
             self._order(k, by) if n_top is None else self.top_index(k, n_top, by=by, level=level)
@@ -351,8 +342,7 @@ def markers(
     n_jobs : int, optional
         Number of threads.
     verbose : int, optional
-        By default progress is shown in a terminal and in a notebook, from the third second on. 1 shows it at
-        once and writes a line into log files; 0 shows nothing.
+        As in `log1pnmf.select`.
 
     See Also
     --------
@@ -362,10 +352,9 @@ def markers(
 
     Notes
     -----
-    Loadings are estimates. Every feature is tested on loadings without its own counts, and the tests take the
-    errors of the loadings into account. The factors themselves are taken as known in the tests, but they are
-    fitted again to each half of the samples, from where the fit is: no markers are named of a factor whose
-    loadings do not come back in the other half, or are mostly error (see `Markers.reliability`).
+    Every feature is tested on loadings without its own counts, and with their errors. Factors are taken as
+    known, but fitted again to each half of the samples: no markers are named of a factor whose loadings do
+    not come back in the other half, or are mostly error (see `Markers.reliability`).
 
     With totals or fitted size factors, a factor that raises many features makes all others seem to fall. So
     tests are relative to features that do not move (see `Markers.unmoved`); size factors of the user's are
@@ -379,9 +368,6 @@ def markers(
     >>> counts = rng.poisson(np.where(own, 6.0, 0.5))
     >>> model = Log1pNMF(2, random_state=0).fit(counts)
     >>> sorted(sorted(map(int, markers(model, counts).top(k))) for k in range(2))
-    [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]
-
-    >>> sorted(sorted(map(int, markers(model, counts, split=True).top(k))) for k in range(2))
     [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]
     """
     check_choice("errors", errors, ERRORS)

@@ -37,7 +37,7 @@ from log1pnmf.fitting.settings import INITS, Settings
 from log1pnmf.fitting.summary import note_on_sizes
 from log1pnmf.model.batches import Batches
 
-from .grid import HOLDOUTS, Fitter, Grid, Job, ScoredFit, Setting, make_folds, part_of
+from .grid import HOLDOUTS, Fitter, Grid, Job, Part, ScoredFit, Setting, make_folds
 from .selection import Done, Selection, in_every_fold, read_done, write_done
 from .stability import stability
 
@@ -209,8 +209,9 @@ def select(
     ):
         # filters belong to the whole process: set once here, and not by the threads
         warnings.simplefilter("ignore")
-        parts = make_folds(data, n_folds, **how, seed=seed, batches=batches)
-        parts.append(part_of(n_folds, data, data.size_factors(sizes), batches))
+        batch = None if batches is None else batches.sample_names
+        parts = make_folds(data, n_folds, **how, seed=seed, batch=batch)
+        parts.append(Part(n_folds, data, data.size_factors(sizes), batch))
         fitters = [Fitter(part, grid, settings, seed, n_starts, interrupted.is_set) for part in parts]
         finished = _run(done, fitters, effective_threads(n_jobs), interrupted, path=resume, on_fit=show)
     selection = _selection(done, grid, finished)

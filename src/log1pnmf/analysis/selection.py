@@ -331,13 +331,7 @@ class Selection:
 
     @classmethod
     def load(cls, path: StrPath) -> Selection:
-        """Read what `select(..., resume=path)` wrote, finished or not.
-
-        Parameters
-        ----------
-        path : str or PathLike
-            File that `save` or ``resume=`` wrote.
-        """
+        """Read what `select(..., resume=path)` wrote, finished or not."""
         done = read_done(path)
         return cls.of(Grid.of(**done.about["grid"]), done.records, done.about, done.agreements)
 

@@ -248,24 +248,7 @@ class Relation:
         return np.asarray(scipy.cluster.hierarchy.linkage(pairs, method="average", optimal_ordering=True))
 
     def splits(self, fit: str, factor: int, into: str, *, least: float = 0.1) -> list[tuple[int, float]]:
-        """Describe what a factor becomes in another fit.
-
-        Parameters
-        ----------
-        fit : str
-            Name of its fit.
-        factor : int
-            Number of a factor of that fit.
-        into : str
-            Name of the other fit.
-        least : float
-            Smaller shares are left out.
-
-        Returns
-        -------
-        list of (factor, share)
-            The largest share first.
-        """
+        """List what a `factor` of `fit` becomes, `into` another: numbers and shares of at least `least`."""
         for name in (fit, into):
             if name not in self.names:
                 raise ValueError(f"fits are named {', '.join(map(repr, self.names))}, got {name!r}")
@@ -363,15 +346,7 @@ class Sweep:
 
     @classmethod
     def of(cls, fits: Sequence[Any], counts: Any) -> Sweep:
-        """Order fits by c and compare them.
-
-        Parameters
-        ----------
-        fits : sequence of Fit, or of anything that `log1pnmf.as_fit` takes
-            Where several have the same c, the one with the lowest objective is kept.
-        counts : array, sparse matrix or data frame
-            What they were fitted to.
-        """
+        """Order `fits` to the same `counts` by c and compare them; the best of each c is kept."""
         counts = Counts.from_any(counts)
         best: dict[float, Fit] = {}
         for fit in map(as_fit, fits):

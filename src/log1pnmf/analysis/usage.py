@@ -332,8 +332,8 @@ class Usage:
     difference, error, lower, upper : ndarray
         Difference of mean loadings (the largest loading of every factor is 1) at size factors that leave
         the mean of the factors of `relative_to` as it is, its standard error and 95% interval. It is the one
-        of the linear model: between samples of the same replicate where replicates have samples in several
-        groups, and at the same covariates. It may differ from that of the means.
+        of the linear model: within replicates that have samples in several groups, and at the same
+        covariates, and may differ from that of the means.
     p, adjusted_p : ndarray
         Two-sided; after Benjamini and Hochberg over all comparisons and factors.
     degrees_of_freedom : ndarray
@@ -381,15 +381,11 @@ class Usage:
     def table(self) -> dict[str, Any]:
         """One row per comparison and factor; ``pandas.DataFrame(table)`` shows it.
 
-        Returns
-        -------
-        dict of str to ndarray
-            Columns `factor`, `group`, `within` (if it was given), `reference`, `mean`, `reference_mean`,
-            `difference`, `error`, `lower`, `upper`, `p`, `adjusted_p` and `relative_to`. `mean` and
-            `reference_mean` are plain means over the units of a group; `difference` is relative to the
-            factors of `relative_to`, and allows for covariates and for replicates that are in one group only
-            (see `Usage`). For a number there is `slope` in place of `difference`, the change of the mean
-            loading per unit of the number, and no `reference` and means.
+        Columns: `factor`, `group`, `within` (if it was given), `reference`, `mean`, `reference_mean`,
+        `difference`, `error`, `lower`, `upper`, `p`, `adjusted_p` and `relative_to`. `mean` and
+        `reference_mean` are plain means over the units of a group; `difference` is that of the test (see
+        `Usage`). For a number there is `slope` in place of `difference`, the change of the mean loading per
+        unit of the number, and no `reference` and means.
         """
         n, k = self.difference.shape
         rows = {"group": self.comparisons, "within": self.within, "reference": (self.reference,) * n}
