@@ -13,8 +13,6 @@ from log1pnmf.datasets import pancreas
 
 PATH = [np.inf, 0.1, 1.0]
 FAST = {"tol": 1e-5, "n_jobs": 1, "likelihood": "adaptive", "random_state": 0}
-COLUMNS = ["c", "log_likelihood", "deviance_explained", "factor_correlation", "sparsity_loadings"]
-COLUMNS += ["sparsity_factors", "n_iter", "converged", "seconds"]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +27,7 @@ def result(counts):
 
 def test_table_says_what_the_metrics_say(result, counts):
     assert [fit.c for fit in result.fits] == [0.1, 1.0, np.inf]
-    assert list(result.table) == COLUMNS
+    np.testing.assert_equal(Sweep.of(result.fits[::-1], counts).table, result.table)
     for i, fit in enumerate(result.fits):
         row = {name: column[i] for name, column in result.table.items()}
         assert row["log_likelihood"] == pytest.approx(metrics.log_likelihood(fit, counts), rel=1e-12)
@@ -49,12 +47,6 @@ def test_path_goes_up_and_down_from_fit_to_fit_and_the_best_of_both_ways_is_kept
         np.testing.assert_array_equal(again.loadings_, fit.loadings)
     best = [max(path[i].log_likelihood, path[-1 - i].log_likelihood) for i in range(3)]
     np.testing.assert_array_equal(result.table["log_likelihood"], best)
-
-
-def test_fits_in_any_order_make_the_same_table(result, counts):
-    again = Sweep.of(result.fits[::-1], counts)
-    assert again.fits == result.fits
-    np.testing.assert_equal(again.table, result.table)
 
 
 def test_names_of_features_are_kept():
