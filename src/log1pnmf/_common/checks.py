@@ -57,10 +57,8 @@ def warn(message: str, category: type[Warning]) -> None:
 
 # ---------- the one progress display of fits, selections and passes over chunks
 
-PATIENCE = 3.0
-"""Seconds that work may take before progress is shown without being asked for."""
-LOG_EVERY = 30.0
-"""Seconds between the lines of a log file."""
+PATIENCE = 3.0  # seconds that work may take before progress is shown without being asked for
+LOG_EVERY = 30.0  # seconds between the lines of a log file
 
 
 def is_live() -> bool:
@@ -287,10 +285,8 @@ def new_seed(rng: Random) -> int:
 
 def random_parts(rng: Random) -> dict[str, Any]:
     """State of a generator of random numbers, as JSON holds it."""
-    random: Any = rng
-    generator = isinstance(rng, np.random.Generator)
-    state = random.bit_generator.state if generator else random.get_state(legacy=False)
-    return {"type": type(rng).__name__, "state": _listed(dict(state))}
+    state = rng.bit_generator.state if isinstance(rng, np.random.Generator) else rng.get_state(legacy=False)
+    return {"type": type(rng).__name__, "state": _listed(state)}
 
 
 def check_known(rng: Random) -> None:
@@ -304,7 +300,7 @@ def check_known(rng: Random) -> None:
 
 def random_from_parts(parts: Mapping[str, Any]) -> Random:
     """Restore a generator from the state that `random_parts` gave."""
-    state = _arrayed(parts["state"])
+    state = parts["state"]
     inner = state["state"] if isinstance(state["state"], dict) else {}
     positions = (("pos", inner.get("pos", 0), 624), ("buffer_pos", state.get("buffer_pos", 0), 4))
     for name, place, most in positions:  # in the memory of the generator; NumPy does not check them
@@ -320,19 +316,9 @@ def random_from_parts(parts: Mapping[str, Any]) -> Random:
 
 
 def _listed(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return {"array": value.tolist(), "dtype": value.dtype.str}
-    return {key: _listed(one) for key, one in value.items()} if isinstance(value, dict) else value
-
-
-def _arrayed(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    if set(value) == {"array", "dtype"}:
-        if np.dtype(value["dtype"]).kind not in "iu":
-            raise ValueError(f"random numbers are whole numbers, got {value['dtype']!r}")
-        return np.array(value["array"], dtype=value["dtype"])
-    return {key: _arrayed(one) for key, one in value.items()}
+    if isinstance(value, dict):
+        return {key: _listed(one) for key, one in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 # ---------- the version of the package

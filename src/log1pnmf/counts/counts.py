@@ -482,18 +482,11 @@ def _checked_size_factors(given: Any, n_samples: int) -> np.ndarray:
             f"size_factors must be 'total', 'fit', 'none' or an array of numbers, got {type(given).__name__}"
         ) from error
     check_one_each("size_factors", factors, n_samples, "number")
-    bad = ~(np.isfinite(factors) & (factors > 0))
-    extreme = ~bad & ((factors < 1e-30) | (factors > 1e30))
-    if extreme.any():
-        first = int(np.argmax(extreme))
-        raise ValueError(
-            f"size_factors must be between 1e-30 and 1e30, got {factors[first]} at position {first}; "
-            "divide them by their mean, and drop samples of another scale"
-        )
+    bad = ~((factors >= 1e-30) & (factors <= 1e30))
     if bad.any():
         first = int(np.argmax(bad))
         raise ValueError(
-            f"size_factors must be positive and finite, got {factors[first]} at position {first} "
-            f"({plural(int(bad.sum()), 'bad entry', 'bad entries')}); give every sample a positive number"
+            f"size_factors must be positive and finite, from 1e-30 to 1e30, got {factors[first]} at position "
+            f"{first} ({plural(int(bad.sum()), 'bad entry', 'bad entries')}); give every sample such a number"
         )
     return factors

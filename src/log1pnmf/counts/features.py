@@ -84,13 +84,14 @@ def find_features(
 ) -> NDArray[np.intp]:
     """Find the features of a fit by name in an AnnData object."""
     places, missing, twice = match_names(here, names)
-    if missing and fitted_here:
-        raise ValueError(_changed(list(here), names, missing))
     if missing:
+        next_step = "if they were not measured, refit on the features that both data have"
+        if fitted_here:
+            next_step = "if they were dropped, take the model from the object as it was before, or fit again"
         raise ValueError(
             f"{len(missing):,} of the {len(names):,} features of the fit are not in adata "
             f"(first {missing[0]!r}), and all are needed; if they go by other names there, rename "
-            "adata.var_names; if they were not measured, refit on the features that both data have"
+            f"adata.var_names; {next_step}"
         )
     if not np.array_equal(here, names):
         where, twice = ("adata", twice) if twice else ("the fit itself", repeated(names))
@@ -130,21 +131,6 @@ def match_names(here: Sequence[str], names: Sequence[str]) -> tuple[NDArray[np.i
 def repeated(names: Iterable[str]) -> list[str]:
     """Return the names that occur more than once."""
     return [name for name, n in Counter(names).items() if n > 1]
-
-
-def _changed(here: Sequence[str], names: Sequence[str], missing: Sequence[str]) -> str:
-    """Describe what has happened to the features since the fit."""
-    if len(missing) == len(names):
-        what = f"none of the {len(names):,} is there by its name (the first was {missing[0]!r}"
-    else:
-        what = f"{len(missing):,} of {len(names):,} are missing or renamed (first {missing[0]!r}"
-    if len(here) == len(names):
-        j = next(j for j, (now, before) in enumerate(zip(here, names, strict=True)) if now != before)
-        what += f"; position {j} was {names[j]!r}, now is {here[j]!r}"
-    return (
-        f"the features of adata are not those of the fit: {what}). Give adata.var_names the names they had, "
-        "or take the model from the object as it was before features were dropped or renamed, or fit again"
-    )
 
 
 def variable_features(counts: Counts, n: int) -> NDArray[np.intp]:

@@ -23,10 +23,8 @@ from log1pnmf.counts.passes import ChunkedCounts
 
 Array = NDArray[np.float64]
 
-LARGEST_EFFECT = 1e9
-"""Effects stay between its inverse and itself."""
-OTHER = "(other)"
-"""Name of the batch of new samples that are of no known batch: without effects."""
+LARGEST_EFFECT = 1e9  # effects stay between its inverse and itself
+OTHER = "(other)"  # name of the batch of new samples that are of no known batch: without effects
 MOST_STEPS, PRECISION = 200, 1e-14
 
 

@@ -355,8 +355,7 @@ def _limit(values: Any, limit: ArrayLike) -> Any:
     return like(values, limit) if np.ndim(limit) else float(limit)  # type: ignore[arg-type]
 
 
-NON_NEGATIVE = Bounds()
-"""Without an upper bound and a penalty."""
+NON_NEGATIVE = Bounds()  # without an upper bound and a penalty
 
 
 @dataclass(frozen=True, eq=False)
@@ -397,8 +396,7 @@ class Constraint:
         return self.loadings.cost(loadings) + self.factors.cost(factors)
 
 
-FREE = Constraint()
-"""Non-negative, without penalty."""
+FREE = Constraint()  # non-negative, without penalty
 
 
 # ---------- what is known of factors beforehand
