@@ -157,14 +157,7 @@ class Passes:
 
 
 def require(module: str, *, purpose: str, package: str = "") -> ModuleType:
-    """Import an optional package.
-
-    >>> require("json", purpose="reading").loads("[1]")
-    [1]
-    >>> require("absent", purpose="plotting")
-    Traceback (most recent call last):
-    ImportError: plotting needs absent: pip install absent (No module named 'absent')
-    """
+    """Import an optional package."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -176,12 +169,7 @@ def require(module: str, *, purpose: str, package: str = "") -> ModuleType:
 
 
 def check_choice(name: str, value: object, choices: Collection[str], *, otherwise: str = "") -> None:
-    """Refuse what is not one of the choices; `otherwise` names what else may be given.
-
-    >>> check_choice("init", "nndsvda", ["rank1", "nndsvd"])
-    Traceback (most recent call last):
-    ValueError: init must be one of 'rank1', 'nndsvd', got 'nndsvda'; did you mean 'nndsvd'?
-    """
+    """Refuse what is not one of the choices; `otherwise` names what else may be given."""
     if isinstance(value, str) and value in choices:
         return
     near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
@@ -214,12 +202,7 @@ def check_number(name: str, value: object, *, finite: bool = True) -> None:
 
 
 def check_one_each(name: str, values: Any, n: int, what: str = "label", of: str = "samples") -> None:
-    """Refuse what is not one value for each of `n` samples.
-
-    >>> check_one_each("groupby", ["a", "b"], 3)
-    Traceback (most recent call last):
-    ValueError: groupby must have one label for each of the 3 samples, got 2
-    """
+    """Refuse what is not one value for each of `n` samples."""
     shape = np.shape(values)
     if shape != (n,):
         got = repr(values) if isinstance(values, str) else shape[0] if len(shape) == 1 else f"shape {shape}"

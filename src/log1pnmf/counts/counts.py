@@ -48,11 +48,7 @@ def to_host(X: Any) -> Any:
 
 
 def holds_counts(matrix: Any) -> bool:
-    """Whether all values of an array or sparse matrix are whole numbers, not negative.
-
-    >>> holds_counts(np.array([[0.0, 2.0]])), holds_counts(np.array([[0.5]])), holds_counts(np.array([[-1]]))
-    (True, False, False)
-    """
+    """Whether all values of an array or sparse matrix are whole numbers, not negative."""
     values = np.asarray(matrix.data if sparse.issparse(matrix) else matrix)
     if values.dtype.kind in "bu":
         return True
@@ -159,12 +155,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """How often every feature has every count above zero.
-
-    >>> tally = Tally.of(SparseRows((1, 4), np.array([0, 3]), np.array([0, 1, 3]), np.array([2.0, 1.0, 2.0])))
-    >>> tally.values.tolist(), tally.times.tolist()
-    ([1.0, 2.0], [1.0, 2.0])
-    """
+    """How often every feature has every count above zero."""
 
     indptr: NDArray[np.int64]  # (m + 1,): feature j has the entries ``indptr[j]`` to ``indptr[j + 1]``
     # the counts that a feature has, ascending, and how often
@@ -228,11 +219,7 @@ LARGE = 20.0  # from here on Stirling's series has all digits
 
 
 def stirling(y: ArrayLike) -> NDArray[np.float64]:
-    """``log(y!) - y log(y) + y``, without cancellation: about ``log(2 pi y) / 2`` for large y.
-
-    >>> float(stirling(0.0)), round(float(stirling(1e15)), 4)
-    (0.0, 18.1883)
-    """
+    """``log(y!) - y log(y) + y``, without cancellation: about ``log(2 pi y) / 2`` for large y."""
     y = np.asarray(y, dtype=np.float64)
     small = np.minimum(y, LARGE)
     large = 0.5 * np.log(2.0 * math.pi * np.maximum(y, LARGE)) + series(1.0 / np.maximum(y, LARGE))

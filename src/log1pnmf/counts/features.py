@@ -18,13 +18,7 @@ ENOUGH_COUNTS, LEAST_DISPERSION = 20.0, 1e-3
 
 
 def align_features(counts: Counts, fitted: NDArray[np.object_] | None, n_features: int) -> Counts:
-    """Bring features into the order of the training data, by name where both have names.
-
-    >>> import pandas
-    >>> counts = Counts.from_any(pandas.DataFrame([[1, 2, 3]], columns=["c", "a", "b"]))
-    >>> align_features(counts, np.array(["a", "b", "c"]), 3).to_scipy().toarray()
-    array([[2., 3., 1.]], dtype=float32)
-    """
+    """Bring features into the order of the training data, by name where both have names."""
     names = counts.feature_names
     if names is None or fitted is None:
         if counts.n_features != n_features:
@@ -105,11 +99,7 @@ def find_features(
 
 
 def shared_features(here: Sequence[str], fitted: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return where the features that both have are, here and in the fit; not those that occur twice.
-
-    >>> shared_features(["b", "x", "a", "x"], ["a", "x", "b", "c"])
-    (array([2, 0]), array([0, 2]))
-    """
+    """Return where the features that both have are, here and in the fit; not those that occur twice."""
     places, _, twice = match_names(here, fitted)
     if not np.array_equal(here, fitted):
         unclear = {*twice, *repeated(fitted)}
@@ -139,10 +129,6 @@ def variable_features(counts: Counts, n: int) -> NDArray[np.intp]:
     A feature's deviance from its mean share of every sample's total grows with its mean; under negative
     binomial noise with the dispersion of a typical feature it does so only where there is structure. That
     dispersion is the median over features with enough counts.
-
-    >>> counts = Counts.from_any(np.array([[9, 1, 5], [8, 2, 5], [1, 9, 5], [2, 8, 5]]))
-    >>> variable_features(counts, 2)
-    array([0, 1])
     """
     columns, totals = counts.by_column, counts.by_column.row_sums()
     if n >= counts.n_features:

@@ -298,10 +298,6 @@ class NegativeBinomial:
     which may be negative. It is never negative; at the true mean its expectation is the Fisher information,
     ``(dmean/deta)**2 / (mean (1 + phi mean))``; and where a count is zero it stays bounded as the mean goes
     to zero, which the Fisher information does not: a loading at zero could never leave it.
-
-    >>> noise = NegativeBinomial([0.0, 0.5])
-    >>> noise.loss(np.array(3.0), np.array(1.0)).round(3).tolist()
-    [1.296, 0.742]
     """
 
     # (m,): not negative; 0 is Poisson. Features are the last axis of the entries that the methods get
