@@ -201,15 +201,15 @@ def check_number(name: str, value: object, *, finite: bool = True) -> None:
         raise ValueError(f"{name} must be {'finite and ' if finite else ''}not negative, got {value}")
 
 
-def check_one_each(name: str, values: Any, n: int, what: str = "label", of: str = "samples") -> None:
+def check_one_each(name: str, values: Any, n: int, what: str = "label") -> None:
     """Refuse what is not one value for each of `n` samples."""
     shape = np.shape(values)
     if shape != (n,):
         got = repr(values) if isinstance(values, str) else shape[0] if len(shape) == 1 else f"shape {shape}"
-        raise ValueError(f"{name} must have one {what} for each of the {n} {of}, got {got}")
+        raise ValueError(f"{name} must have one {what} for each of the {n} samples, got {got}")
 
 
-def one_for_each(name: str, given: Any, length: int, *, of: str = "features") -> NDArray[np.float64]:
+def one_for_each(name: str, given: Any, length: int) -> NDArray[np.float64]:
     """Return finite numbers >= 0, one for each of `length` features: an array of them, or one number for all.
 
     >>> one_for_each("dispersion", 0.5, 3).tolist()
@@ -222,11 +222,11 @@ def one_for_each(name: str, given: Any, length: int, *, of: str = "features") ->
         values = np.array(given, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
-            f"{name} must be numbers, one for each of the {length} {of}, got {given!r}"
+            f"{name} must be numbers, one for each of the {length} features, got {given!r}"
         ) from error
     if values.shape not in ((), (length,)):
         raise ValueError(
-            f"{name} must be a number, or one for each of the {length} {of}; got shape {values.shape}"
+            f"{name} must be a number, or one for each of the {length} features; got shape {values.shape}"
         )
     values = np.broadcast_to(values, (length,)).copy()
     bad = ~(np.isfinite(values) & (values >= 0.0))
