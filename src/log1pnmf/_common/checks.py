@@ -12,7 +12,7 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -135,6 +135,23 @@ class Progress:
         if Progress.next_line is not None and now >= Progress.next_line and not is_live():
             sys.stderr.write(f"{self._doing}: {self._unit} {self._done}{self._state}\n")
             Progress.next_line = now + LOG_EVERY
+
+
+OnStep: TypeAlias = Callable[[int, int], object]
+"""Called with the number of steps that are done, and of all."""
+
+
+@contextmanager
+def shown(
+    verbose: int | None, label: str, unit: str = "fit", on_step: OnStep | None = None
+) -> Iterator[OnStep]:
+    """Return what to call after every step: the user's function, a progress bar, or one that does nothing."""
+    after = shown_after(verbose)
+    if on_step is not None or after is None:
+        yield on_step or (lambda done, of_all: None)
+        return
+    with Progress(label, unit, after=after) as bar:
+        yield bar.show
 
 
 class Passes:
