@@ -89,12 +89,12 @@ def test_forged_noise_in_a_checkpoint_is_refused(drawn, tmp_path, part):
     path = tmp_path / "state"
     stop = [lambda iteration: iteration.index == 8]
     lp.fit_log1p_nmf(drawn.counts[:16, :12], 2, checkpoint=path, callbacks=stop, **OPTIONS)
-    assert load_checkpoint(path).progress.changed.noise.prior is not None
+    assert load_checkpoint(path).progress.last.noise.prior is not None
     arrays, metadata = read_archive(path, kind="checkpoint")
     if part == "prior.spread":
-        metadata["changed"]["noise"]["prior"]["spread"] = math.nan
+        metadata["last"]["noise"]["prior"]["spread"] = math.nan
     else:
-        arrays[f"changed.noise.{part}"] = arrays[f"changed.noise.{part}"] * math.nan
+        arrays[f"last.noise.{part}"] = arrays[f"last.noise.{part}"] * math.nan
     write_archive(path, arrays, metadata)
     with pytest.raises(ValueError, match=rf"{part.split('.')[-1]}.* must be|checkpoint that is incomplete"):
         load_checkpoint(path)

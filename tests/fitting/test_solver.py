@@ -12,7 +12,7 @@ from log1pnmf._common.checks import PATIENCE, shown_after
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.callbacks import History, ProgressBar, TimeLimit
-from log1pnmf.fitting.solver import Extrapolation, Stopping, alternate, solve_loadings
+from log1pnmf.fitting.solver import Extrapolation, Stopping, alternate, solve_side
 from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.objective import gradients, kkt_residual, negative_log_likelihood
 from log1pnmf.model.problem import Bounds, Constraint, Problem
@@ -185,7 +185,7 @@ def test_loadings_for_given_factors(c, kind):
     problem, loadings, factors = example(c, kind)
     last = run(problem, loadings, factors, max_iter=500)[-1]
     start = np.tile(last.loadings.mean(axis=0), (40, 1))
-    found, converged = solve_loadings(NativeEngine(problem, 1), start, last.factors)
+    found, converged = solve_side(NativeEngine(problem, 1), "loadings", start, last.factors)
     assert converged
     eta = last.loadings @ last.factors.T
     np.testing.assert_allclose(found @ last.factors.T, eta, rtol=1e-3, atol=1e-3 * eta.max())

@@ -42,7 +42,7 @@ from log1pnmf.fitting.fit_counts import KNOWN, asked_again, fit_counts
 from log1pnmf.fitting.fixed_factors import ImpossibleCountsError, constraint_of, structure_of
 from log1pnmf.fitting.runs import AdaptiveUpdate
 from log1pnmf.fitting.settings import GIVEN, Settings
-from log1pnmf.fitting.solver import Extrapolation, Point, alternate, solve_loadings
+from log1pnmf.fitting.solver import Extrapolation, Point, alternate, solve_side
 from log1pnmf.fitting.starts import lifted
 from log1pnmf.model.predict import BLOCK_ENTRIES
 from log1pnmf.model.problem import Bounds, Constraint, Problem, Structure
@@ -356,7 +356,8 @@ class _Refits:
         loadings, factors = lifted(exact.problem, at.loadings, at.factors)
         at = Point(bounds.clip(loadings), constraint.factors.clip(factors))
         near = self.with_few_zeros(exact, at)
-        at = replace(at, loadings=solve_loadings(near, at.loadings, at.factors, bounds=bounds, tol=1e-5)[0])
+        loadings, _ = solve_side(near, "loadings", at.loadings, at.factors, bounds=bounds, tol=1e-5)
+        at = replace(at, loadings=loadings)
         near = self.with_few_zeros(exact, at)
         n_small, small = 0, SETTLED * 0.5 * (math.sqrt(counts.n_samples) + math.sqrt(counts.n_features)) ** 2
         for last in alternate(

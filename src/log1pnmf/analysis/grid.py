@@ -284,7 +284,7 @@ class Fitter:
         """Return the fit of a setting from the random start with this number."""
         settings = replace(self._settings(setting), init="random")
         run = self._run(settings, self._fresh(settings), self._random(setting, number))
-        return run.as_fit(settings, run.changed.put_into(self._problem(settings)))
+        return run.as_fit(settings, self._problem(settings))
 
     def scored(self, setting: Setting, before: Fit | None) -> tuple[Fit, ScoredFit]:
         """Return the fit of a setting with the best training objective, and its scores.
@@ -299,7 +299,7 @@ class Fitter:
         starts += [self._fresh(settings, number) for number in range(self.n_starts - len(starts))]
         runs = (self._run(settings, start, rng, None if k else before) for k, start in enumerate(starts))
         best = min(runs, key=lambda run: run.objective)
-        fit = best.as_fit(settings, best.changed.put_into(self._problem(settings)))
+        fit = best.as_fit(settings, self._problem(settings))
         assert self.part.scores is not None  # only folds are scored
         by_sample, fitted = self.part.scores(fit)
         seconds, met = time.thread_time() - started, best.stopped == "converged"

@@ -28,7 +28,7 @@ from log1pnmf.model.batches import Batches
 from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise, ShiftedLog
 from log1pnmf.model.predict import Rates
 from log1pnmf.model.problem import FREE_KIND, KINDS, Problem, Structure
-from log1pnmf.model.zeros import AdaptiveZeros, Zeros
+from log1pnmf.model.zeros import Zeros
 
 from .settings import Settings
 from .solver import History
@@ -313,84 +313,7 @@ def check_fit(fit: Any) -> None:
     History.check(fit.history)
 
 
-# ---------- what updates have changed in the problem of a fit, as arrays and back
-
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Changed:
-    """What updates change in the problem of a fit: a run ends with it, and a checkpoint keeps it."""
-
-    zeros: AdaptiveZeros | None = None
-    noise: NegativeBinomial | None = None
-    effects: Array | None = None  # (B, m): of batches
-    size_factors: Array | None = None  # (n,): where they are fitted
-
-    @classmethod
-    def of(cls, problem: Problem) -> Changed:
-        """Return what may have been changed in a problem."""
-        noise, batches = problem.noise, problem.batches
-        return cls(
-            problem.zeros if isinstance(problem.zeros, AdaptiveZeros) else None,
-            noise if isinstance(noise, NegativeBinomial) else None,
-            None if batches is None else batches.effects,
-            None if problem.size_prior is None else problem.size_factors,
-        )
-
-    def put_into(self, problem: Problem) -> Problem:
-        """Return the problem of a fit as it is after the changes."""
-        batches = problem.batches
-        if batches is not None and self.effects is not None:
-            batches = replace(batches, effects=self.effects)
-        sizes = problem.size_factors if self.size_factors is None else self.size_factors
-        zeros = problem.zeros if self.zeros is None else self.zeros
-        return replace(problem, size_factors=sizes, zeros=zeros, noise=self.noise or POISSON, batches=batches)
-
-    def check(self, shape: tuple[int, int]) -> None:
-        """Refuse what does not fit n samples and m features; only a forged file holds that."""
-        (n, m), effects = shape, self.effects
-        if effects is not None:
-            check_numbers("effects", effects, (len(effects), m), positive=True)
-        if self.size_factors is not None:
-            check_numbers("size_factors", self.size_factors, (n,), positive=True)
-        if self.noise is not None:
-            prior = self.noise.prior
-            check_numbers("dispersion", self.noise.dispersion, (m,), positive=prior is not None)
-            if prior is not None:
-                _check_finite("centre", prior.centre, (m,))
-                check_numbers("freedom", prior.freedom, (m,))
-                check_numbers("level", prior.level, (m,))
-                if not prior.spread > 0.0 or math.isinf(1.0 / prior.spread):
-                    raise ValueError(f"spread must be positive, got {prior.spread}")
-        if self.zeros is not None:
-            _check_zeros(self.zeros, shape, 3 if self.noise is None else 5)
-
-
-def _check_zeros(zeros: AdaptiveZeros, shape: tuple[int, int], n_coefficients: int) -> None:
-    (n, m), stored = shape, zeros.stored
-    _check_finite("quadratics", zeros.quadratics, (m, n_coefficients))
-    if (zeros.quadratics[:, 2] < 0.0).any() or (zeros.quadratics[:, 4:] > 0.0).any():
-        raise ValueError("the quadratics of zeros have coefficients of the wrong sign")
-    check_numbers("exposure of zeros", zeros.exposure, (m, 2))
-    check_numbers("caps of zeros", zeros.caps, (m,))
-    check_numbers("error of zeros", np.array(zeros.error), ())
-    indptr, indices = stored.indptr, stored.indices
-    # the compiled core would read beyond its arrays
-    if indptr.dtype != np.int64 or indptr.shape != (m + 1,) or indices.dtype != np.int32 or indices.ndim != 1:
-        raise ValueError("the zeros that are visited have the wrong type or shape")
-    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any() or stored.shape[0] != m:
-        raise ValueError("the zeros that are visited do not fit together")
-    if stored.shape[1] not in (0, n) or (len(indices) and not (indices.min() >= 0 and indices.max() < n)):
-        raise ValueError(f"a zero that is visited is beyond the {n} samples")
-
-
-def _check_finite(name: str, array: Any, shape: tuple[int, ...]) -> None:
-    """Refuse what is not an array of that shape, of finite float64 of either sign."""
-    if not isinstance(array, np.ndarray) or array.dtype != np.float64:
-        raise ValueError(f"{name} must be float64, got {array!r:.100}")
-    check_numbers(name, np.abs(array), shape)
-
 
 # ---------- order and scale of the factors as users see them; neither changes the model
 

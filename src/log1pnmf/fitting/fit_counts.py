@@ -40,7 +40,6 @@ from log1pnmf.model.batches import Batches
 from log1pnmf.model.dispersion import DispersionKind, update_dispersions
 from log1pnmf.model.predict import score_parts
 from log1pnmf.model.problem import Constraint, Problem
-from log1pnmf.model.zeros import AdaptiveZeros
 
 from .callbacks import Callback
 from .checkpoint import CheckpointWriter, check_checkpoint, fingerprint, load_checkpoint
@@ -49,7 +48,7 @@ from .fixed_factors import checksums, constraint_of, structure_of
 from .new_samples import project
 from .runs import LARGEST_STORED, Run, Runs, first_problem, update_of
 from .settings import GIVEN, INITS, LARGEST_EXACT, Settings
-from .solver import PATIENCE, STATIONARY, Iteration, largest_residual, residual_at
+from .solver import PATIENCE, STATIONARY, Iteration, largest_residual, problem_at, residual_at
 from .starts import check_start, continued_start, find_start
 from .summary import note_on_sizes
 
@@ -371,8 +370,8 @@ def fit_counts(
     ).best(None if loaded is None else loaded.progress)
     if keep is not None:
         keep.close()
-    ended = engine.with_problem(run.changed.put_into(problem))
-    fit = run.as_fit(settings, ended.problem, known=known)
+    fit = run.as_fit(settings, problem, known=known)
+    ended = engine.with_problem(problem_at(problem, run.last))
     last: dict[str, Any] = {"asked": chosen, "constraint": constraint, "n_jobs": n_jobs}
     try:
         fit = _finished(fit, run, ended, **last)
@@ -533,8 +532,8 @@ def _about_zeros(asked: Settings, settings: Settings, run: Run, problem: Problem
         return [f"every zero count was visited: {settings.why_exact(problem.counts)}"]
     if settings.likelihood != "adaptive" and run.last.likelihood != "adaptive":  # it was stopped on its way
         return []
-    zeros = run.changed.zeros
-    if not isinstance(zeros, AdaptiveZeros):
+    zeros = run.last.zeros
+    if zeros is None:
         message = (
             f"every zero count was visited: to keep their errors within zeros_tol={settings.zeros_tol:g}, "
             f"more than {LARGEST_STORED:.0%} of all entries would have to be, which costs as much"

@@ -19,12 +19,13 @@ from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import Problem
 
 from .fit import DataFacts, Fit, or_one
+from .solver import solve_side
 
 Array = NDArray[np.float64]
 
 ROUNDS = 4
 """How often factors are found in turns with dispersions and effects of batches."""
-MOST_STEPS, TOLERANCE = 500, 1e-9
+TOLERANCE = 1e-9
 
 
 def extend_features(fit: Fit, counts: Counts, n_jobs: int | None = None) -> Fit:
@@ -78,12 +79,8 @@ def _solved(fit: Fit, counts: Counts, n_jobs: int | None) -> tuple[Any, Array]:
     factors, converged = np.tile(level[:, None], (1, fit.n_components)), False
     bounds = fit.settings.constraint.factors
     for _ in range(1 if fit.dispersion is None and batches is None else ROUNDS):
-        engine, converged = make_engine("native", problem, n_jobs), False
-        for _ in range(MOST_STEPS):
-            step = engine.half_step(problem.factors_side, factors, loadings, bounds=bounds)
-            factors = step.values
-            if converged := step.predicted_decrease <= TOLERANCE * max(1.0, counts.total):
-                break
+        engine = make_engine("native", problem, n_jobs)
+        factors, converged = solve_side(engine, "factors", factors, loadings, bounds=bounds, tol=TOLERANCE)
         if batches is not None:
             seen, expected = batches.totals(counts), mean_sums(problem, loadings, factors)
             effects = balanced_effects(seen + batches.strength, expected + batches.strength)

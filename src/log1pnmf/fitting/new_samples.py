@@ -29,7 +29,7 @@ from log1pnmf.model.zeros import Quadratic
 
 from .fit import Fit, factor_shares, or_one, sample_shares, scale_of
 from .fixed_factors import known_columns
-from .solver import solve_loadings
+from .solver import solve_side
 
 Array = NDArray[np.float64]
 
@@ -391,8 +391,9 @@ class NewSamples:
         fit, settings = self._bounded, self.fit.settings
         typical, bounds = fit.loadings.mean(axis=0), self._known_bounds
         start = np.tile(np.maximum(typical, 1e-3 * typical.max()), (self.counts.n_samples, 1))
-        loadings, converged = solve_loadings(
+        loadings, converged = solve_side(
             self._engine(settings.zeros),
+            "loadings",
             bounds.clip(start),
             self._factors(fit),
             bounds=bounds,
