@@ -18,7 +18,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import folds, training_size_factors
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.fit import Fit, c_name
-from log1pnmf.fitting.runs import Run, Runs, Start, first_problem, update_of
+from log1pnmf.fitting.runs import Run, Runs, Start, first_problem
 from log1pnmf.fitting.settings import NOISES, Settings
 from log1pnmf.fitting.starts import continued_start, find_start
 from log1pnmf.model.batch_effects import first_effects
@@ -330,7 +330,6 @@ class Fitter:
             rng=rng,
             start=start,
             constraint=settings.constraint,
-            update=update_of(settings, self.part.train, batched=self.part.batches is not None),
             callbacks=[lambda iteration: self.stopped()],
         ).best()
         if self.stopped():

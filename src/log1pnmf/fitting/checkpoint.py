@@ -16,7 +16,6 @@ from log1pnmf._common.archive import StrPath, check_numbers, check_value, to_tre
 from log1pnmf._common.checks import Random, check_choice, check_known, random_from_parts, warn
 from log1pnmf.counts.compress import checksum_of
 from log1pnmf.counts.counts import Counts
-from log1pnmf.model.batches import Batches
 
 from .runs import Progress, Run
 from .settings import GIVEN, LIKELIHOODS, Settings
@@ -185,16 +184,8 @@ def _check_parameters(at: Iteration, settings: Mapping[str, Any], shape: tuple[i
 # ---------------------------------------------------------------- the same fit
 
 
-def fingerprint(
-    settings: Settings,
-    counts: Counts,
-    sizes: np.ndarray,
-    start: Any = None,
-    dispersion: Any = None,
-    *,
-    batches: Batches | None = None,
-) -> dict[str, Any]:
-    """Describe the data and settings of a fit; a checkpoint is resumed only if they are the same."""
+def fingerprint(settings: Settings, counts: Counts, **given: Any) -> dict[str, Any]:
+    """Describe data, settings and `given` arrays; a checkpoint is resumed only if they are the same."""
     data = {
         "shape": list(counts.shape),
         "number of non-zeros": counts.nnz,
@@ -202,15 +193,9 @@ def fingerprint(
         "checksum": counts.checksum(),
     }
     own = to_tree(settings)
-    if settings.size_factors == GIVEN:
-        own["size_factors"] = f"given, with checksum {checksum_of([sizes])}"
-    if settings.dispersion == GIVEN:
-        own["dispersion"] = f"given, with checksum {checksum_of([np.asarray(dispersion, dtype=np.float64)])}"
-    own["batch"] = "none"
-    if batches is not None:
-        own["batch"] = f"{batches.n_batches}, with checksum {checksum_of([batches.labels])}"
-    if isinstance(start, tuple):
-        own["init"] = f"given, with checksum {checksum_of(start)}"
+    for name, arrays in given.items():
+        if own.get(name, GIVEN) == GIVEN:
+            own[name] = "none" if arrays is None else f"given, with checksum {checksum_of(arrays)}"
     if settings.random_state is None:
         own["random_state"] = "not a number"
     return {"data": data, "settings": own}

@@ -27,7 +27,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise, ShiftedLog
 from log1pnmf.model.predict import Rates
-from log1pnmf.model.problem import FREE_KIND, KINDS, Problem, Structure
+from log1pnmf.model.problem import FREE_KIND, KINDS, Array, Problem, Structure
 from log1pnmf.model.zeros import Zeros
 
 from .settings import Settings
@@ -262,58 +262,43 @@ def check_kinds(kinds: list[str], mask: NDArray[Any] | None, n_features: int) ->
 
 # ---------- checks of a fit that comes from a file: its parts have to go together
 
-NAMES = ("sample_names", "feature_names", "given_factor_names", "factor_kinds")
-
 MOST_COMPONENTS = 10_000
 """Factors that the settings in a file may ask for, beyond those it has."""
-
-
-def _check_noise(fit: Any) -> None:
-    asked, had = fit.asked.noise, fit.settings.noise
-    if asked not in ("auto", had) or had == "auto" or (had == "nb") != (fit.dispersion is not None):
-        raise ValueError(f"noise is {fit.settings.noise!r}, which does not go with the rest")
-    if fit.dispersion is not None:
-        check_numbers("dispersion", fit.dispersion, (len(fit.factors),))
-
-
-def _check_names(fit: Any) -> None:
-    lengths = (len(fit.loadings), len(fit.factors), fit.n_components, fit.n_components)
-    for what, length in zip(NAMES, lengths, strict=True):
-        names = getattr(fit, what)
-        if names is not None and names.shape != (length,):
-            raise ValueError(f"{what} must be {length}, got shape {names.shape}")
-    if fit.given_factor_names is not None:
-        check_factor_names(fit.given_factor_names, fit.n_components)
-    check_kinds(fit.kinds, fit.mask, len(fit.factors))
 
 
 def check_fit(fit: Any) -> None:
     """Refuse a fit whose parts do not fit together; only damaged or forged files hold one."""
     if fit.loadings.ndim != 2 or fit.factors.ndim != 2 or 0 in fit.loadings.shape + fit.factors.shape:
         raise ValueError(f"loadings and factors have shapes {fit.loadings.shape} and {fit.factors.shape}")
-    (n, k), m = fit.loadings.shape, len(fit.factors)
+    (n, k), m, data, batches = fit.loadings.shape, len(fit.factors), fit.data, fit.batches
     check_numbers("loadings", fit.loadings, (n, k))
     check_numbers("factors", fit.factors, (m, k))
     check_numbers("size_factors", fit.size_factors, (n,), positive=True)
-    _check_noise(fit)
-    _check_names(fit)
-    if not 0.0 < fit.data.total < math.inf:
-        raise ValueError(f"data must have counts, got {fit.data}")
-    if fit.batches is not None and (len(fit.batches.labels), fit.batches.effects.shape[1]) != (n, m):
-        raise ValueError(f"batches must be of {n} samples and {m} features")
-    if (fit.data.n_samples if fit.whole else n, fit.data.n_features) != (n, m):
-        raise ValueError(f"data must be of {n} samples and {m} features, got {fit.data}")
-    if fit.settings.n_components != k or fit.settings.link != fit.asked.link:
-        raise ValueError(f"settings are of another fit: {fit.settings}")
-    if fit.asked.n_components > max(MOST_COMPONENTS, k):
-        raise ValueError(f"n_components is {fit.asked.n_components:,}")
+    if fit.dispersion is not None:
+        check_numbers("dispersion", fit.dispersion, (m,))
+    lengths = {"sample_names": n, "feature_names": m, "given_factor_names": k, "factor_kinds": k}
+    for what, length in lengths.items():
+        names = getattr(fit, what)
+        if names is not None and names.shape != (length,):
+            raise ValueError(f"{what} must be {length}, got shape {names.shape}")
+    if fit.given_factor_names is not None:
+        check_factor_names(fit.given_factor_names, k)
+    check_kinds(fit.kinds, fit.mask, m)
     check_choice("scale", fit.scale, NORMALIZATIONS)
-    if fit.settings.likelihood == "auto":
-        raise ValueError("settings must be those of a finished fit")
     History.check(fit.history)
+    own, asked = fit.settings, fit.asked
+    noise = "poisson" if fit.dispersion is None else "nb"
+    shape = (data.n_samples if fit.whole else n, data.n_features)
+    for what, fits in (
+        ("settings", own.noise == noise and asked.noise in ("auto", noise)),
+        ("data", 0.0 < data.total < math.inf and shape == (n, m)),
+        ("batches", batches is None or (len(batches.labels), batches.effects.shape[1]) == (n, m)),
+        ("settings", own.n_components == k and own.link == asked.link and own.likelihood != "auto"),
+        ("asked", asked.n_components <= max(MOST_COMPONENTS, k)),
+    ):
+        if not fits:
+            raise ValueError(f"{what} must go with the other parts, got {getattr(fit, what)!r:.300}")
 
-
-Array = NDArray[np.float64]
 
 # ---------- order and scale of the factors as users see them; neither changes the model
 
@@ -639,13 +624,7 @@ class Fit:
         )
 
     def of_rows(self, rows: NDArray[np.intp]) -> Fit:
-        """Return the fit of some of its samples, for another fit to them.
-
-        Parameters
-        ----------
-        rows : array of int
-            Which samples.
-        """
+        """Return the fit of some of its samples, for another fit to them."""
         batches = None if self.batches is None else self.batches.of_samples(rows)
         return replace(
             self, loadings=self.loadings[rows], size_factors=self.size_factors[rows], batches=batches

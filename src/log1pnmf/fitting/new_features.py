@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from log1pnmf._common.checks import convergence_warning, warn
 from log1pnmf.counts.counts import Counts
@@ -16,12 +15,10 @@ from log1pnmf.model.batch_effects import mean_sums
 from log1pnmf.model.batches import balanced_effects
 from log1pnmf.model.dispersion import FIRST_DISPERSION, update_dispersions
 from log1pnmf.model.noise import NegativeBinomial
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import Array, Problem
 
 from .fit import DataFacts, Fit, or_one
 from .solver import solve_side
-
-Array = NDArray[np.float64]
 
 ROUNDS = 4
 """How often factors are found in turns with dispersions and effects of batches."""
@@ -84,7 +81,7 @@ def _solved(fit: Fit, counts: Counts, n_jobs: int | None) -> tuple[Any, Array]:
         if batches is not None:
             seen, expected = batches.totals(counts), mean_sums(problem, loadings, factors)
             effects = balanced_effects(seen + batches.strength, expected + batches.strength)
-            problem = replace(problem, batches=batches.with_effects(effects))
+            problem = replace(problem, batches=replace(batches, effects=effects))
         if isinstance(problem.noise, NegativeBinomial):
             before = problem.noise if problem.noise.prior is not None else None
             problem = replace(problem, noise=update_dispersions(problem, loadings, factors, before=before)[0])

@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from log1pnmf._common.checks import Random, one_for_each, random_parts
 from log1pnmf.counts.counts import Counts
@@ -21,7 +21,7 @@ from log1pnmf.model.batch_effects import update_effects
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, update_dispersions
 from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise
-from log1pnmf.model.problem import Constraint, Problem, SizePrior, Structure
+from log1pnmf.model.problem import Array, Constraint, Problem, SizePrior, Structure
 from log1pnmf.model.size_factors import WEIGHT, update_size_factors
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose
 
@@ -45,8 +45,6 @@ from .solver import (
 )
 
 # ---------- updates of the zeros that are visited
-
-Array = NDArray[np.float64]
 
 LARGEST_STORED = 1.0 / 3.0
 """Part of all entries from which visiting all of them costs less than visiting the poor ones."""
@@ -97,10 +95,7 @@ class AdaptiveUpdate:
     ends_exact: bool = False
 
     def begin(self, engine: Engine) -> Problem:
-        """Return the problem with which the start is found; zeros are chosen by the mean rates of features.
-
-        There is no concave part, which would not hold for long.
-        """
+        """Return the problem with which a start is found; zeros are chosen by the features' mean rates."""
         problem = engine.problem
         rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
         profile = (problem.link.link(rates) / problem.link.alpha)[:, None]
@@ -136,16 +131,10 @@ class AdaptiveUpdate:
         return Update(fresh)
 
     def chosen(
-        self,
-        engine: Engine,
-        at: Point,
-        loss: float,
-        tolerance: float | None = None,
-        *,
-        straight: bool = False,
+        self, engine: Engine, at: Point, loss: float, tol: float | None = None, *, straight: bool = False
     ) -> Problem:
         """Choose anew."""
-        tolerance = self.tolerance if tolerance is None else tolerance
+        tolerance = self.tolerance if tol is None else tol
         problem, dispersed = engine.problem, engine.problem.noise.name != "poisson"
         limit = (LATER_SLACK if dispersed and not straight else SLACK) * tolerance * abs(loss)
         caps = caps_for(tolerance, dispersed=dispersed)
@@ -263,10 +252,6 @@ class ParameterUpdate:
         return Update(with_exposure(problem, batches=batches), gain)
 
 
-ProblemUpdate: TypeAlias = AdaptiveUpdate | ParameterUpdate
-"""Evaluates a point now and then, and changes the problem where that is due."""
-
-
 def first_problem(
     settings: Settings,
     counts: Counts,
@@ -285,21 +270,6 @@ def first_problem(
     if prior is not None and before is not None and before.size_factors.shape == sizes.shape:
         sizes = before.size_factors
     return Problem(counts, sizes, settings.link, settings.zeros, noise, batches, prior)
-
-
-def update_of(
-    settings: Settings, counts: Counts, *, batched: bool = False, constraint: Constraint | None = None
-) -> ProblemUpdate | None:
-    """Return what changes the problem of a fit on the way; None for most fits. Of resolved settings."""
-    zeros = None
-    if settings.likelihood == "adaptive" or settings.begins_adaptive(counts):
-        zeros = AdaptiveUpdate(settings.zeros_tol, ends_exact=settings.likelihood == "exact")
-    sizes = (constraint or settings.constraint) if settings.fits_sizes else None
-    kind = settings.dispersion if settings.noise == "nb" else None
-    dispersion = cast(DispersionKind, kind) if kind in get_args(DispersionKind) else None
-    if sizes is None and dispersion is None and not batched:
-        return zeros
-    return ParameterUpdate(settings.tol, zeros, sizes, dispersion, batched)
 
 
 # ---------- runs: one start followed to its end, updates on the way
@@ -394,17 +364,29 @@ class Runs:
     rng: Random
     start: Start
     constraint: Constraint
-    update: ProblemUpdate | None = None
     callbacks: Sequence[Callback] = ()
     after: float | None = None  # seconds until progress is shown; None: never
     keep: Callable[[Progress], None] | None = None  # called after every iteration
+
+    @cached_property
+    def update(self) -> AdaptiveUpdate | ParameterUpdate | None:
+        """What evaluates a point now and then, and changes the problem where that is due."""
+        settings, problem, zeros = self.settings, self.engine.problem, None
+        if settings.likelihood == "adaptive" or settings.begins_adaptive(problem.counts):
+            zeros = AdaptiveUpdate(settings.zeros_tol, ends_exact=settings.likelihood == "exact")
+        sizes = self.constraint if settings.fits_sizes else None
+        kind = settings.dispersion if settings.noise == "nb" else None
+        dispersion = cast(DispersionKind, kind) if kind in get_args(DispersionKind) else None
+        if sizes is None and dispersion is None and problem.batches is None:
+            return zeros
+        return ParameterUpdate(settings.tol, zeros, sizes, dispersion, problem.batches is not None)
 
     def best(self, resumed: Progress | None = None) -> Run:
         """Run every start to its end, and return the one with the lowest objective."""
         first, best = (0, None) if resumed is None else (resumed.restart, resumed.best)
         for number in range(first, self.settings.n_init):
             try:
-                run = self._one(number, best, resumed)
+                run = self._one(number, best, self._begun(number) if resumed is None else resumed)
             except KeyboardInterrupt:  # interrupted before this start had a result
                 if best is None:
                     raise
@@ -418,15 +400,15 @@ class Runs:
             raise ValueError("the checkpoint is beyond the last start; start again without resume")
         return best
 
-    def _one(self, number: int, best: Run | None, resumed: Progress | None) -> Run:
+    def _one(self, number: int, best: Run | None, begun: Progress | tuple[Engine, Point, str]) -> Run:
         """Follow one start, or what is resumed, to its end; `best` is the best run of those before."""
         settings, last, fresh = self.settings, None, None
         history, stopping = History(), Stopping(settings.tol)
-        if resumed is None:
-            engine, point, name = self._begun(number)
+        if isinstance(begun, tuple):
+            engine, point, name = begun
         else:  # what follows its last iteration is done first
-            last, name, history = resumed.last, resumed.start, History(resumed.history)
-            stopping, point = replace(resumed.stopping), Point(last.loadings, last.factors)
+            last, name, history = begun.last, begun.start, History(begun.history)
+            stopping, point = replace(begun.stopping), Point(last.loadings, last.factors)
             engine = self.engine.with_problem(problem_at(self.engine.problem, last))
         label = "fitting" + (f", start {number + 1} of {settings.n_init}" if settings.n_init > 1 else "")
         display = nullcontext() if self.after is None else ProgressBar(settings.max_iter, label, self.after)

@@ -16,12 +16,10 @@ from log1pnmf.engines.base import Engine, HalfStep, PairSide, RowSolver
 from log1pnmf.model.batch_effects import update_effects
 from log1pnmf.model.batches import LARGEST_EFFECT, Batches
 from log1pnmf.model.noise import POISSON, NegativeBinomial
-from log1pnmf.model.problem import FREE, NON_NEGATIVE, Bounds, Constraint, Likelihood, Problem
+from log1pnmf.model.problem import FREE, NON_NEGATIVE, Array, Bounds, Constraint, Likelihood, Problem
 from log1pnmf.model.zeros import AdaptiveZeros
 
 # ---------- a point, and how far to go beyond each update
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +193,7 @@ def engine_at(engine: Engine, effects: Array | None) -> Engine:
     batches = engine.problem.batches
     if effects is None or batches is None or effects is batches.effects:
         return engine
-    return engine.with_problem(with_exposure(engine.problem, batches=batches.with_effects(effects)))
+    return engine.with_problem(with_exposure(engine.problem, batches=replace(batches, effects=effects)))
 
 
 def next_effects(engine: Engine, point: Point, sums: Array | None) -> Array:
@@ -229,8 +227,8 @@ def with_exposure(problem: Problem, **changed: Any) -> Problem:
     if batches is None:
         n, m = problem.counts.shape
         batches = Batches(np.zeros(n, dtype=np.int32), np.ones((1, m)))
-    rest = batches.exposure_of_rest(problem.counts, problem.exposure, zeros.by_sample)
-    return replace(problem, zeros=zeros.with_exposure(rest))
+    rest = batches.exposure_of_rest(problem.counts, problem.exposure, zeros.stored.transposed)
+    return replace(problem, zeros=replace(zeros, exposure=rest))
 
 
 def further(to: Array, since: Array, beta: float) -> Array:
@@ -400,9 +398,8 @@ def alternate(
     for index in range(begin, max_iter + 1):
         last = index == max_iter
         follow = moves.improve(follower, point, evaluate=at_start, leads=False)
-        tried = replace(point, **{follower: follow.values})
+        tried, here = replace(point, **{follower: follow.values}), moves.engine.problem
         lead = moves.improve(leader, tried, evaluate=last)
-        here = moves.engine.problem
         objective = lead.loss + constraint.cost(tried.loadings, tried.factors) + here.cost
         if first and math.isnan(objective):
             raise ValueError(

@@ -36,7 +36,7 @@ from log1pnmf.model.zeros import quadratic
 
 from .fit import Fit, arranged, scale_of, scaled
 from .fixed_factors import beside_known, constraint_of, settled, within
-from .runs import AdaptiveUpdate, Runs, Start, update_of
+from .runs import AdaptiveUpdate, Runs, Start
 from .settings import GIVEN, INITS, Settings
 from .solver import Extrapolation, Iteration, Point, Stopping, alternate, engine_at, finds_effects
 
@@ -411,9 +411,6 @@ def sampled_start(
         tol=SAMPLE_TOL,
         max_iter=SAMPLE_ITERATIONS,
     )
-
-    problem = sample.engine.problem
-    update = update_of(part, problem.counts, batched=problem.batches is not None)
     here = None if known is None else known.of_samples(sample.rows)
     run = Runs(
         settings=part,
@@ -421,7 +418,6 @@ def sampled_start(
         rng=rng,
         start=start,
         constraint=constraint_of(part, here),
-        update=update,
     ).best()
     pair = Point(run.last.loadings, run.last.factors)
     return spread(engine, sample.settle, pair, constraint_of(settings, known)), run.start
