@@ -27,11 +27,7 @@ SECONDS_BETWEEN = 30.0  # between two writes of a checkpoint
 
 
 class CheckpointWriter:
-    """Writes a checkpoint every few seconds, and the last state when it is closed.
-
-    A write that fails for want of space and the like is a warning: the fit goes on, and what was written
-    before stays.
-    """
+    """Writes a checkpoint every few seconds, and the last state when it is closed."""
 
     def __init__(self, path: StrPath, identity: Mapping[str, Any], rng: Random, started: float) -> None:
         check_known(rng)
@@ -55,7 +51,7 @@ class CheckpointWriter:
         try:
             check_checkpoint(self._path)  # something else may have been put there meanwhile
             archive.write_archive(self._path, *archive.split_arrays({**about, **to_tree(progress)}))
-        except OSError as error:
+        except OSError as error:  # no space, for instance; what was written before stays
             warn(f"checkpoint could not be written ({error}); the fit goes on", RuntimeWarning)
         else:
             self._unwritten = None

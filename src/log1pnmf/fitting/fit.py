@@ -350,10 +350,7 @@ def factor_shares(loadings: Array, factors: Array) -> Array:
 
 
 def sample_shares(loadings: Array, factors: Array) -> Array:
-    """Return the share of each sample's signal ``sum_j (L F')_ij`` that each factor carries.
-
-    Rows sum to 1; those of samples without any signal are 0. The scale of the factors does not matter.
-    """
+    """Return the share of each sample's signal ``sum_j (L F')_ij`` that each factor carries."""
     signal = loadings * factors.sum(axis=0)
     return signal / or_one(signal.sum(axis=1, keepdims=True))
 
@@ -624,7 +621,7 @@ class Fit:
         )
 
     def of_rows(self, rows: NDArray[np.intp]) -> Fit:
-        """Return the fit of some of its samples, for another fit to them."""
+        """Return the fit of some of its samples, those of these `rows`, for another fit to them."""
         batches = None if self.batches is None else self.batches.of_samples(rows)
         return replace(
             self, loadings=self.loadings[rows], size_factors=self.size_factors[rows], batches=batches
@@ -725,30 +722,12 @@ class Fit:
             return cls.from_parts(*parts)
 
     def to_parts(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Convert the fit to arrays and plain values, the form in which files keep it.
-
-        Returns
-        -------
-        arrays : dict of str to ndarray
-        metadata : dict
-        """
+        """Return the arrays of the fit by name, and all other values: the form in which files keep it."""
         return split_arrays({"kind": KIND, **to_tree(self)})
 
     @classmethod
     def from_parts(cls, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Fit:
-        """Make a fit of what `to_parts` returned; every value is checked.
-
-        Parameters
-        ----------
-        arrays : dict of str to ndarray
-            Arrays that `to_parts` returned.
-        metadata : dict
-            Metadata that `to_parts` returned.
-
-        Returns
-        -------
-        Fit
-        """
+        """Make a fit of the `arrays` and `metadata` that `to_parts` returned; every value is checked."""
         tree = join_arrays(arrays, metadata)
         names = [field.name for field in fields(cls)]
         if not tree.keys() >= set(names):

@@ -195,10 +195,8 @@ def observed_part(fit: Fit, features: Any) -> float:
 
 
 def prior_counts(fit: Fit) -> float:
-    """Return how many counts the mean training sample is worth as a prior of the loadings of a new one.
-
-    It is some times the precision of the Dirichlet law whose shares vary as those of the training samples.
-    """
+    """Return how many counts the mean training sample is worth as a prior of the loadings of a new one."""
+    # some times the precision of the Dirichlet law whose shares vary as those of the training samples
     shares = sample_shares(fit.loadings, fit.factors)
     mean, variance = shares.mean(axis=0), float(shares.var(axis=0).sum())
     return PRIOR * max(float((mean * (1.0 - mean)).sum()) / variance - 1.0, 0.0) if variance > 0.0 else 0.0
@@ -306,10 +304,7 @@ class NewSamples:
         return replace(self, batches=replace(batches, effects=effects))
 
     def checked(self, *, adapt: bool) -> tuple[NewSamples, tuple[str, ...]]:
-        """Describe how much is observed, and how a held-out tenth of the counts is predicted.
-
-        With `adapt`, the prior is raised while the mean training sample alone predicts better.
-        """
+        """Describe how much is observed, and how a held-out tenth of the counts is predicted."""
         fit, notes = self.fit, self._described_features()
         few = fit.n_components == 1 or self.counts.n_samples < LEAST_SAMPLES
         if few or not self.prior or not self._whole_numbers:
@@ -325,6 +320,7 @@ class NewSamples:
             return score_parts(own, seen, unseen, test_fraction=HELD_OUT)
 
         loadings, flat, tried = held.solve()[0], score(np.ones((seen.n_samples, 1)), one), []
+        # with `adapt`, the prior is raised while the mean training sample alone predicts better
         for prior in (self.prior, 10.0 * self.prior, 100.0 * self.prior)[: 3 if adapt else 1]:
             gains = score(replace(held, prior=prior).shrunk(loadings), fit.factors) - flat
             tried.append((float(gains.sum()), float(gains.std() * math.sqrt(len(gains))), prior))
@@ -450,10 +446,7 @@ class NewSamples:
 
 
 def new_batches(fit: Fit, batch: Any, n_samples: int) -> Batches | None:
-    """Return batches of new samples: effects of those of the fit, and for others 1, see `with_effects`.
-
-    `batch`: a label for every sample, or one for all; None: none that the fit has.
-    """
+    """Return batches of new samples, from a label for each or one for all; unknown ones have effects of 1."""
     if isinstance(batch, Batches) or (batch is None and fit.batches is None):
         return batch
     known = fit.batches
@@ -465,11 +458,9 @@ def new_batches(fit: Fit, batch: Any, n_samples: int) -> Batches | None:
 
 
 def new_size_factors(fit: Fit, counts: Counts, kind: Any = None, features: Any = None) -> Array:
-    """Size factors of new samples, on the scale of the training data.
+    """Size factors of new samples, on the scale of the training data; None: of the kind that the fit had.
 
-    `kind`: none: as the fit had them. "total" divides by the mean total count of the training samples;
-    samples without counts have 1. "fit" begins with the same, see `NewSamples.sized`. `features`: those of
-    the fit that `counts` has: the total is then compared with what these have in the training samples.
+    Totals are divided by the mean total that the training samples have in `features`, those of `counts`.
     """
     if kind is None:
         kind = fit.settings.size_factors

@@ -105,10 +105,7 @@ class AdaptiveUpdate:
     def __call__(
         self, engine: Engine, at: Point, loss: float, *, index: int, final: bool, error: float | None = None
     ) -> Update | None:
-        """Return an update of the problem, None where the old one will do.
-
-        `error`: of the quadratics at the point, where it is known.
-        """
+        """Return an update, None where the old problem will do. `error`: at the point, where it is known."""
         tolerance = self.tolerance * (1.0 if final or index > LAST_EARLY else self.early)
         problem, straight = engine.problem, not final and index < LAST_EARLY
         if not isinstance(problem.zeros, AdaptiveZeros):  # all are visited; by a poor start, perhaps
@@ -289,12 +286,9 @@ class Run:
 
     @property
     def objective(self) -> float:
-        """Objective at the end, with the errors of adaptive zeros put right.
-
-        What the noise's own parameters cost is left out: every start has found a prior of its own for them.
-        """
-        signed = 0.0 if self.errors is None else self.errors[0]
-        noise = self.last.noise
+        """Objective at the end, with the errors of adaptive zeros put right."""
+        signed, noise = 0.0 if self.errors is None else self.errors[0], self.last.noise
+        # every start has found a prior of its own for dispersions, so that their cost is left out
         return self.last.objective - (0.0 if noise is None else noise.cost) + signed
 
     def as_fit(self, settings: Settings, problem: Problem, *, known: Structure | None = None) -> Fit:

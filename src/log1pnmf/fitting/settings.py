@@ -148,7 +148,7 @@ class Settings:
         return here._with(likelihood="adaptive" if here.why_exact(counts) is None else "exact")
 
     def why_exact(self, counts: Counts) -> str | None:
-        """Describe why "auto" visits every zero count; None where it does not. Of a resolved engine."""
+        """Describe why "auto" visits every zero of `counts`; None where it does not. Of a resolved engine."""
         entries = math.prod(counts.shape)
         if self.row_solver == "coordinate":
             return "coordinate descent has no adaptive form"
@@ -161,7 +161,7 @@ class Settings:
         return None
 
     def begins_adaptive(self, counts: Counts) -> bool:
-        """Whether an exact fit visits few zeros until it has converged, where "auto" would be adaptive."""
+        """Whether an exact fit of `counts` visits few zeros until it has converged: where "auto" would."""
         cheap = self.link.is_identity and self.noise == "poisson"
         return self.likelihood == "exact" and not cheap and self.why_exact(counts) is None
 

@@ -176,12 +176,9 @@ class History:
 
 
 def finds_effects(engine: Engine) -> bool:
-    """Return whether effects of batches are found in every iteration: where that costs less than one.
-
-    Then they are extrapolated with loadings and factors. Found only now and then, effects and loadings would
-    follow each other in thousands of small steps: most of what an effect does to many features of a factor,
-    the loadings of all samples of the batch can do, too.
-    """
+    """Return whether effects of batches are found in every iteration: where that costs less than one."""
+    # otherwise effects and loadings follow each other in thousands of small steps: most of what an effect
+    # does to many features of a factor, the loadings of all samples of the batch can do, too
     problem = engine.problem
     if problem.batches is None or not engine.sums_batches_quickly:
         return False
@@ -197,12 +194,9 @@ def engine_at(engine: Engine, effects: Array | None) -> Engine:
 
 
 def next_effects(engine: Engine, point: Point, sums: Array | None) -> Array:
-    """Return effects that lower the objective of an engine's problem; their sums may be known.
-
-    With dispersions every step of the search visits all entries, and there is one.
-    """
+    """Return effects that lower the objective of an engine's problem; their sums may be known."""
     problem, at = engine.problem, (point.loadings, point.factors)
-    if not problem.noise.zero_loss_is_mean:
+    if not problem.noise.zero_loss_is_mean:  # every step visits all entries
         return update_effects(problem, *at, dispersed=engine.dispersed_sums, n_steps=1)[0].effects
     means = engine.batch_sums(*at) if sums is None else sums
     near = engine.next_effects(means)
@@ -491,10 +485,7 @@ class _Moves:
         return engine.half_step(side, start, design, bounds=bounds, row_solver=self.row_solver, **how)
 
     def residual(self, at: Point, *, loadings: HalfStep, factors: HalfStep) -> float:
-        """Return the KKT residual from the half-steps of either side.
-
-        Rows that have no counts, and are zero by decision, are left out.
-        """
+        """Return the KKT residual from the half-steps of either side; rows without counts are left out."""
         problem, residuals = self.engine.problem, []
         for side, values, step, bounds in (
             (problem.loadings_side, at.loadings, loadings, self.constraint.loadings),

@@ -139,11 +139,9 @@ def factors_in_words(fit: Fit, n_top: int) -> list[str]:
 
 
 def levelled(history: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return which iterations are no updates of the problem, and the objective there without their steps.
-
-    An update evaluates the point before it once more, so its step is known, and all earlier values move by
-    it. Gains in log-likelihood from updated parameters stay; changes of their prior and of zeros do not.
-    """
+    """Return which iterations are no updates of the problem, and the objective there without their steps."""
+    # an update evaluates the point before it once more, so its step is known, and all earlier values move by
+    # it; gains in log-likelihood from updated parameters stay, changes of their prior and of zeros do not
     objective, loss = (np.asarray(history[name], dtype=np.float64) for name in ("objective", "loss"))
     updated = np.isnan(np.asarray(history["relative_change"], dtype=np.float64))
     updated[:1] = False  # the start
