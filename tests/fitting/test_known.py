@@ -71,12 +71,6 @@ def test_known_columns_keep_every_bit_beside_free_ones(engine):
     assert again.factors[:, 3].max() == pytest.approx(1.0)
 
 
-def test_a_known_factor_of_any_c_is_part_of_the_optimum():
-    whole = fit(3, c=0.5)
-    held = fit(3, c=0.5, fixed_factors=whole.factors[:, 1].copy(), init=whole)
-    assert held.objective == pytest.approx(whole.objective, rel=1e-6)
-
-
 def test_a_strict_mask_allows_nothing_outside_and_a_penalty_little():
     strict = fit(3, mask=SETS)
     assert strict.factor_names == ["first", "second", "k2"]
@@ -208,27 +202,19 @@ def test_contradictions_are_refused_in_one_sentence(given, message):
         fit(2, **given)
 
 
-@pytest.fixture(scope="module")
-def short_set():
-    """A programme of five features in half of the samples, of which the set has three."""
+def test_a_set_beside_a_constant_column_finds_its_samples_and_has_no_marker_outside():
+    """A programme of five features in half of the samples, of which the set has three.
+
+    From the same loadings for all samples it fell to zero, and stayed there. A regression on the loadings has
+    no mask: features that the set lacks rise with it as well.
+    """
     rng = np.random.default_rng(3)
     own = rng.random(80) < 0.5
     counts = rng.poisson(np.where(own[:, None] & (np.arange(10) < 5), 9.0, 1.0))
     known = {"fixed_loadings": {"everyone": 1.0}, "mask": {"short": [0, 1, 2]}, "size_factors": "none"}
     found = lp.fit_log1p_nmf(counts, 2, **known, init="nndsvd", max_iter=60, n_jobs=1)
-    return own, counts, found
-
-
-def test_a_set_beside_a_constant_column_finds_the_samples_that_have_it(short_set):
-    """From the same loadings for all samples it fell to zero, and stayed there."""
-    own, _, found = short_set
     assert found.factors[:3, 1].min() > 1.0
     assert np.corrcoef(own, found.loadings[:, 1])[0, 1] > 0.8
-
-
-def test_a_feature_outside_a_strict_mask_is_no_marker_of_its_factor(short_set):
-    """A regression on the loadings knows no mask: features that the set lacks rise with it as well."""
-    _, counts, found = short_set
     tested = lp.analysis.markers(found, counts, n_jobs=1)
     assert tested.adjusted_p[3:5, 1].max() < 0.05
     for by in ("score", "z"):

@@ -144,15 +144,12 @@ def test_without_counts_a_sample_keeps_its_size(counts, likelihood):
     assert np.isfinite(fit.size_factors).all()
 
 
-def test_at_the_identity_sizes_are_the_totals(counts):
+def test_at_the_identity_sizes_are_the_totals_and_counts_in_chunks_are_refused(counts):
     options = {**OPTIONS, "c": np.inf}
     fit = lp.fit_log1p_nmf(counts, 2, **options)
     total = lp.fit_log1p_nmf(counts, 2, **{**options, "size_factors": "total"})
     np.testing.assert_array_equal(fit.loadings, total.loadings)
     assert any("at c=inf the loadings absorb any size" in message for message in fit.messages)
-
-
-def test_counts_in_chunks_are_refused(counts):
     with pytest.raises(ValueError, match="size_factors='fit' needs counts in memory"):
         lp.fit_log1p_nmf(lp.open_counts(counts), 2, size_factors="fit")
 

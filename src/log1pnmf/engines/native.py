@@ -135,8 +135,8 @@ class NativeEngine(Engine):
         n_batches = self._batches.n_batches if with_batch_sums and self._sums_by_entries else 0
         start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (start, design))
         tables, n = bounds.tables(design.shape[1]), len(start)
-        loss, decrease = np.empty((2, n))
-        rejected, sums = np.empty(n, dtype=np.uint8), np.empty((n_batches, n))
+        loss, decrease = np.zeros((2, n))  # "evaluate" takes no step, and writes no decrease
+        rejected, sums = np.zeros(n, dtype=np.uint8), np.empty((n_batches, n))
         values, gradient = np.empty_like(start), np.empty_like(start)
         problem, how = (self._core(side), start, design, *tables), (with_loss, self.n_threads)
         run(self.kernel, row_solver, *problem, values, gradient, loss, decrease, rejected, sums, *how)
