@@ -167,9 +167,9 @@ def _mask(given: Any, m: int, names: Any) -> tuple[NDArray[np.bool_], list[str |
         )
     if not mask.any(axis=1).all():
         raise ValueError(f"row {int(np.argmin(mask.any(axis=1)))} of mask allows no feature: leave it out")
-    return np.ascontiguousarray(mask.T), called if called is not None and len(called) == len(mask) else [
-        None
-    ] * len(mask)
+    if called is None or len(called) != len(mask):
+        called = [None] * len(mask)
+    return np.ascontiguousarray(mask.T), called
 
 
 def _members(name: str, members: Any, m: int, places: Mapping[str, int]) -> NDArray[np.bool_]:
