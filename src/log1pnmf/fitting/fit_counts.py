@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from numbers import Integral
@@ -19,6 +19,7 @@ from log1pnmf._common.checks import (
     check_choice,
     check_whole,
     convergence_warning,
+    one_for_each,
     plural,
     shown_after,
     warn,
@@ -36,16 +37,18 @@ from log1pnmf.engines.registry import (
 )
 from log1pnmf.model.batch_effects import first_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.dispersion import DispersionKind, update_dispersions
+from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, update_dispersions
+from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise
 from log1pnmf.model.predict import score_parts
-from log1pnmf.model.problem import Array, Constraint, Problem
+from log1pnmf.model.problem import Array, Constraint, Problem, SizePrior
+from log1pnmf.model.size_factors import WEIGHT
 
 from .callbacks import Callback
 from .checkpoint import CheckpointWriter, check_checkpoint, fingerprint, load_checkpoint
 from .fit import Certificate, Fit
 from .fixed_factors import constraint_of, structure_of
 from .new_samples import project
-from .runs import LARGEST_STORED, Run, Runs, first_problem
+from .runs import LARGEST_STORED, Run, Runs
 from .settings import GIVEN, INITS, LARGEST_EXACT, Settings
 from .solver import PATIENCE, STATIONARY, Iteration, largest_residual, problem_at, residual_at
 from .starts import check_start, continued_start, find_start
@@ -108,6 +111,14 @@ def asked_again(fit: Fit) -> tuple[Settings, dict[str, Any]]:
         "random_state": asked.random_state,
         "verbose": 0,
     }
+
+
+def fit_again(fit: Fit, counts: Counts, sizes: Array, *, changes: Mapping[str, Any], **given: Any) -> Fit:
+    """Fit what a fit was asked for, from where it is: with these size factors and changes of settings."""
+    settings, asked = asked_again(fit)
+    own = {"n_components": fit.n_components, "n_init": 1, "size_factors": GIVEN, **changes}
+    asked |= {"size_factors": sizes, "init": (fit.loadings, fit.factors), **given}
+    return fit_counts(counts, replace(settings, **own), **asked)
 
 
 def default_of(name: str) -> Any:
@@ -364,7 +375,14 @@ def _problem(
         batches = None  # a single batch is the same as no batch
     if batches is not None and (batches.effects == 1.0).all():
         batches = first_effects(batches, counts, sizes)
-    return first_problem(settings, counts, sizes, batches, dispersion=dispersion, before=before)
+    noise: Noise = POISSON
+    if settings.noise != "poisson":
+        own = FIRST_DISPERSION if dispersion is None else dispersion
+        noise = NegativeBinomial(one_for_each("dispersion", own, counts.n_features))
+    prior = SizePrior(np.full(len(sizes), sizes.mean()), WEIGHT) if settings.fits_sizes else None
+    if prior is not None and before is not None and before.size_factors.shape == sizes.shape:
+        sizes = before.size_factors
+    return Problem(counts, sizes, settings.link, settings.zeros, noise, batches, prior)
 
 
 def _batches(batch: Any, asked: Settings, counts: Counts, before: Fit | None) -> Batches:

@@ -14,15 +14,13 @@ from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 
-from log1pnmf._common.checks import Random, one_for_each, random_parts
-from log1pnmf.counts.counts import Counts
+from log1pnmf._common.checks import Random, random_parts
 from log1pnmf.engines.base import Engine
 from log1pnmf.model.batch_effects import update_effects
-from log1pnmf.model.batches import Batches
-from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, update_dispersions
-from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise
-from log1pnmf.model.problem import Array, Constraint, Problem, SizePrior, Structure
-from log1pnmf.model.size_factors import WEIGHT, update_size_factors
+from log1pnmf.model.dispersion import DispersionKind, update_dispersions
+from log1pnmf.model.noise import NegativeBinomial
+from log1pnmf.model.problem import Constraint, Problem, Structure
+from log1pnmf.model.size_factors import update_size_factors
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose
 
 from .callbacks import Callback, ProgressBar
@@ -247,26 +245,6 @@ class ParameterUpdate:
             problem, at.loadings, at.factors, sums=here.batch_sums, dispersed=here.dispersed_sums
         )
         return Update(with_exposure(problem, batches=batches), gain)
-
-
-def first_problem(
-    settings: Settings,
-    counts: Counts,
-    sizes: Array,
-    batches: Batches | None = None,
-    *,
-    dispersion: Any = None,
-    before: Fit | None = None,
-) -> Problem:
-    """Return the problem with which a fit begins, after an earlier one perhaps. Of resolved settings."""
-    noise: Noise = POISSON
-    if settings.noise != "poisson":
-        own = FIRST_DISPERSION if dispersion is None else dispersion
-        noise = NegativeBinomial(one_for_each("dispersion", own, counts.n_features))
-    prior = SizePrior(np.full(len(sizes), sizes.mean()), WEIGHT) if settings.fits_sizes else None
-    if prior is not None and before is not None and before.size_factors.shape == sizes.shape:
-        sizes = before.size_factors
-    return Problem(counts, sizes, settings.link, settings.zeros, noise, batches, prior)
 
 
 # ---------- runs: one start followed to its end, updates on the way
