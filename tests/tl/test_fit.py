@@ -148,7 +148,7 @@ def test_data_in_a_file_are_read_in_blocks(adata, tmp_path, monkeypatch, storage
     adata.X = {"csr": adata.X.tocsr, "csc": adata.X.tocsc, "dense": adata.X.toarray}[storage]()
     adata.var["even"] = np.arange(adata.n_vars) % 2 == 0
     adata.write_h5ad(tmp_path / "cells.h5ad")
-    monkeypatch.setattr("log1pnmf.tl.inputs.BLOCK_ENTRIES", 7 * adata.n_vars)  # seven samples at a time
+    monkeypatch.setattr("log1pnmf.tl.tools.BLOCK_ENTRIES", 7 * adata.n_vars)  # seven samples at a time
     backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
     lp.tl.log1p_nmf(backed, 2, mask_var=mask, **FAST)
     lp.tl.log1p_nmf(adata, 2, mask_var=mask, **FAST)

@@ -6,13 +6,15 @@ All errors have one form: what the argument must be, and what was given.
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 import os
 import platform
+import re
 import sys
 import time
 import warnings
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -172,6 +174,24 @@ def require(module: str, *, purpose: str, package: str = "") -> ModuleType:
     except ImportError as error:
         package = package or module.partition(".")[0]
         raise ImportError(f"{purpose} needs {package}: pip install {package} ({error})") from error
+
+
+# ---------- docstrings of functions that share parameters
+
+
+def described(function: Callable[..., Any], shared: str, after: str = "") -> str:
+    """Return a docstring in which `shared` describes the parameters that it leaves out; `after` follows."""
+
+    def entries(text: str) -> dict[str, str]:
+        parts = re.split(r"\n(?=\S)", text.strip())
+        return {name.strip("* "): part for part in parts for name in re.split(" : |\n", part)[0].split(",")}
+
+    title = "Parameters\n----------\n"
+    before, _, own = inspect.cleandoc(function.__doc__ or "").partition(title)
+    own, _, later = own.partition("\n\n")
+    known = entries(shared) | entries(own)
+    texts = dict.fromkeys(known[name] for name in inspect.signature(function).parameters)
+    return f"{before}{title}{chr(10).join(texts)}\n\n{after}{later}"
 
 
 # ---------- checks of arguments. All errors have one form

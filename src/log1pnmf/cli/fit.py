@@ -35,7 +35,7 @@ from log1pnmf.fitting.fit import Fit, Keys, c_name, sweep_key
 from log1pnmf.fitting.fit_counts import fit_log1p_nmf
 from log1pnmf.fitting.settings import LARGEST_EXACT, Settings
 from log1pnmf.fitting.summary import factors_in_words
-from log1pnmf.tl.inputs import ChosenCounts, write_fit
+from log1pnmf.tl.tools import ChosenCounts, write_fit
 
 from .console import KEPT, Screen, one_line, unbroken
 from .options import Reading, SolverOptions, describe, read_filtered, unfolded, with_tables
