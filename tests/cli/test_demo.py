@@ -46,7 +46,7 @@ def test_progress_goes_to_standard_error(ran):
 
 
 def test_quickly_and_where_it_is_told(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("log1pnmf.report.factors.LARGEST", 0.0)  # no evidence, which takes more fits
+    monkeypatch.setattr("log1pnmf.report.sections.LARGEST", 0.0)  # no evidence, which takes more fits
     whole = pancreas()
     few = replace(
         whole,

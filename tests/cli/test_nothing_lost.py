@@ -148,7 +148,7 @@ def test_h5ad_that_cannot_be_written_is_told_and_the_rest_is_there(fit, tmp_path
 
 
 def test_ctrl_c_in_other_commands_says_so(call, counts_file, tmp_path, monkeypatch):
-    press(monkeypatch, "cli.convert.write_table", signal.SIGINT)
+    press(monkeypatch, "cli.commands.write_table", signal.SIGINT)
     done = call("convert", counts_file, tmp_path / "t.csv")
     assert (done.code, done.err) == (130, "error: interrupted: nothing was written\n")
 

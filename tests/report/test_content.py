@@ -18,8 +18,8 @@ from log1pnmf.report import document, write_report
 from log1pnmf.report import figures as structure
 from log1pnmf.report import inputs as words
 from log1pnmf.report.comparison import compare
-from log1pnmf.report.factors import served_groups
-from log1pnmf.report.inputs import MOST_GROUPS, groups_of
+from log1pnmf.report.document import MOST_GROUPS, groups_of
+from log1pnmf.report.sections import served_groups
 
 
 class Reader(html.parser.HTMLParser):

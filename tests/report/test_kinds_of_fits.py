@@ -60,7 +60,7 @@ def test_whether_factors_are_there(tmp_path, monkeypatch):
 
     assert "No more than noise" in text()
     assert "of 5</td>" in text()
-    monkeypatch.setattr("log1pnmf.report.factors.LARGEST", 0.0)
+    monkeypatch.setattr("log1pnmf.report.sections.LARGEST", 0.0)
     assert "Evidence for each factor" not in text()
     assert "would take 9 more fits of counts of this size" in text()
     found = evidence(model, COUNTS, n_seeds=0, n_bootstrap=3)
@@ -80,8 +80,8 @@ def test_markers_that_were_computed_are_taken(tmp_path, monkeypatch):
     """The report tests a part of large data; what was tested on all samples can be given, and is stated."""
     counts = marked(np.random.default_rng(0))
     model = Log1pNMF(2, tol=1e-4, n_jobs=1).fit(counts)
-    monkeypatch.setattr("log1pnmf.report.factors.LEAST_SAMPLES", 10)
-    monkeypatch.setattr("log1pnmf.report.factors.TESTED_ENTRIES", 0)
+    monkeypatch.setattr("log1pnmf.report.sections.LEAST_SAMPLES", 10)
+    monkeypatch.setattr("log1pnmf.report.sections.TESTED_ENTRIES", 0)
     found = model.markers(counts)
     assert found.n_rising.tolist() == [len(found.top_index(k, None)) for k in range(2)]
     few = model.report(tmp_path / "few.html", counts=counts, evidence=[None]).read_text()

@@ -7,7 +7,6 @@ import math
 import platform
 import shlex
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,7 +36,7 @@ from log1pnmf.fitting.settings import LARGEST_EXACT, Settings
 from log1pnmf.fitting.summary import factors_in_words
 from log1pnmf.tl.tools import ChosenCounts, write_fit
 
-from .console import KEPT, Screen, one_line, unbroken
+from .console import KEPT, Screen, noted, one_line, unbroken
 from .options import Reading, SolverOptions, describe, read_filtered, unfolded, with_tables
 from .run_folder import REPORT, RunRecord, RunWriter, Source, claimed_for_run
 
@@ -284,8 +283,7 @@ def _fit_all(plan: RunPlan, screen: Screen, done: RunWriter) -> None:
     try:
         for number in range(1, len(path) + 1):
             limit = None if options.time_limit is None else TimeLimit(options.time_limit)
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
+            with noted() as warned:
                 fit = next(fits)
                 done.interrupted = fit.stopped == "interrupted"
                 row = _measures(fit, done, plan.parameters["n_jobs"])
@@ -295,10 +293,9 @@ def _fit_all(plan: RunPlan, screen: Screen, done: RunWriter) -> None:
             _tell_fit(fit, row, screen, width=width)
             if not plan.along:
                 screen.lines("\n".join(factors_in_words(fit, N_TOP)))
-            notes = [one_line(warning.message) for warning in caught]
             if options.groupby is not None:
-                notes += confounded_groups(fit, done.table.labels(options.groupby))
-            screen.notes(_notes(fit, notes))
+                warned += confounded_groups(fit, done.table.labels(options.groupby))
+            screen.notes(_notes(fit, warned))
             if done.interrupted:
                 return
     except KeyboardInterrupt:
@@ -376,9 +373,9 @@ def _tell(options: RunOptions, screen: Screen, done: RunWriter, problems: Mappin
     if done.interrupted:
         screen.say(("interrupted: ", "yellow"), "the fit so far is kept")
     models = plural(len(done.fits), "model")
-    screen.say(("wrote ", "green"), (str(place), "bold"), f" ({models}, tables, run.json)")
+    screen.wrote(place, f" ({models}, tables, run.json)")
     if target is not None and str(target) not in problems:
-        screen.say(("wrote ", "green"), (str(target), "bold"))
+        screen.wrote(target)
     if options.report and REPORT not in problems:
         screen.say("look at ", (str(place / REPORT), "bold"))
     which = f" -c {c_name(done.fits[0].c)}" if len(done.fits) > 1 else ""

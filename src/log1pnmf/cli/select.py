@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +29,7 @@ from log1pnmf.cli import options as common
 from log1pnmf.fitting.fit import c_name
 from log1pnmf.fitting.settings import NOISES, Settings
 
-from .console import KEPT, Screen, one_line
+from .console import KEPT, Screen, noted
 from .options import Reading, SolverOptions, read_filtered, unfolded
 from .run_folder import Source, json_text, write_columns
 
@@ -102,17 +101,11 @@ def select(
     file: common.CountFile,
     components: Annotated[
         str,
-        common.model(
-            "-k", "--components", metavar="K,K...", help="Numbers of factors to compare, such as 1-6,8,10."
-        ),
+        common.model("K,K...", "Numbers of factors to compare, such as 1-6,8,10.", "-k", "--components"),
     ],
     c: common.Shifts = common.DEFAULT_C,
     noise: Annotated[
-        str,
-        common.model(
-            metavar="KIND,KIND",
-            help="Distribution of the counts: poisson, nb (negative binomial), or both to compare them.",
-        ),
+        str, common.model("KIND,KIND", f"{common.KIND}, or both to compare them.")
     ] = Settings.noise,
     batch: common.Batch = None,
     reading: Reading,
@@ -120,16 +113,16 @@ def select(
     holdout: Annotated[
         str,
         common.run(
-            metavar="WHAT",
-            help="counts: hold out a share of every count; samples: hold out whole samples, which also "
-            "works for overdispersed counts.",
+            "WHAT",
+            "counts: hold out a share of every count; samples: hold out whole samples, which also works for "
+            "overdispersed counts.",
         ),
     ] = HOLDOUTS[0],
-    folds: Annotated[int, common.run(metavar="N", help="Number of folds.")] = N_FOLDS,
+    folds: Annotated[int, common.run("N", "Number of folds.")] = N_FOLDS,
     seeds: Annotated[
-        int, common.run(metavar="N", help="Random starts of each setting, to measure stability; 0 skips it.")
+        int, common.run("N", "Random starts of each setting, to measure stability; 0 skips it.")
     ] = N_SEEDS,
-    resume: Annotated[bool, common.run("--resume", help="Continue a comparison that was stopped.")] = False,
+    resume: Annotated[bool, common.run(None, "Continue a comparison that was stopped.", "--resume")] = False,
     output: common.Folder,
     json: common.Json = False,
     force: common.Force = False,
@@ -167,8 +160,7 @@ def select(
             "versions": versions(),
         }
         try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
+            with noted() as warned:
                 found = compare_settings(
                     table.counts,
                     resume=folder / STATE,
@@ -181,11 +173,11 @@ def select(
             screen.error(f"interrupted: what is done is kept in {output}; the same with --resume goes on")
             return KEPT
         finished = found.is_whole
-        screen.notes([one_line(warning.message) for warning in caught])
+        screen.notes(warned)
         problems = screen.attempt(_files(folder, found, record))
         _tell(found, screen)
         written = ", ".join(name for name in SELECT_NAMES if name not in problems)
-        screen.say(("wrote ", "green"), (str(output), "bold"), f" ({written})")
+        screen.wrote(output, f" ({written})")
         for name, why in problems.items():
             screen.error(f"{name} was not written: {why}")
         setting = found.judgement.setting

@@ -53,12 +53,6 @@ def embedding(
     basis : str or array of shape (n, 2), optional
         Name of the map in ``adata.obsm``, with or without ``X_``; by default the UMAP, or the first of t-SNE,
         force-directed graph, positions in space and PCA. Without AnnData, pass the positions.
-    factors : sequence of int or str, optional
-        Which factors to draw, by number or name; by default all.
-    key : str, optional
-        Name of the fit in an AnnData.
-    n_columns : int
-        Number of panels in a row.
     size : float, optional
         Size of the points, in square points; by default it depends on their number.
 
@@ -139,8 +133,6 @@ def spatial(
         Which factors to draw, by number or name; by default all. ``[]`` draws the dominant factor alone.
     dominant : bool
         Whether to draw the dominant factor of each sample (`log1pnmf.dominant_factor`).
-    key : str, optional
-        Name of the fit in an AnnData.
     library_key : str, optional
         Column of ``adata.obs`` with the section (slide, library) of every sample; by default "library_id",
         "section" or "slide", if there is one. Each section is drawn in panels of its own.
@@ -149,8 +141,6 @@ def spatial(
     size : float
         Size of the spots, as a multiple of their diameter in the data. If the data have none, it is the
         median distance to the nearest neighbour.
-    n_columns : int
-        Number of panels in a row.
 
     Returns
     -------
@@ -249,8 +239,6 @@ def usage(
     ----------
     source : Usage or AnnData
         Result of ``model.usage(...)``, or AnnData with the result of `log1pnmf.tl.usage`.
-    key : str, optional
-        Name of the fit in an AnnData.
     level : float
         Differences with an adjusted p-value up to this level are drawn filled, others open.
 
@@ -413,29 +401,19 @@ def structure(
 
     Parameters
     ----------
-    source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
-        The fit.
     groupby : str or array-like of shape (n,), optional
         Column of ``adata.obs``, or labels; categories keep their order. Numbers with more than 60 different
         values (a pseudotime, an age) sort the samples instead, and a strip shows the values. More than 60
         other labels are an error.
-    key : str, optional
-        Name of the fit in an AnnData.
     factors : sequence of int or str, optional
         Which factors to draw, by number or name, from the bottom up; by default all.
     heights : {"loadings", "shares"}
         Loadings with a maximum of 1 for every factor, as in the paper; or the share of each sample's signal
         that each factor carries (`log1pnmf.shares`).
-    max_samples : int, optional
-        Maximum number of samples to draw; groups are thinned equally.
-    random_state : int
-        Seed that decides which samples are drawn.
     colors : sequence of colours, optional
         One for each factor of the fit.
     legend : bool
         Whether to draw the legend of the factors.
-    title : str, optional
-        Title; by default the name of the fit, such as "c = 1".
 
     Returns
     -------
@@ -536,14 +514,8 @@ def loadings_by_group(
 
     Parameters
     ----------
-    source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
-        The fit.
     groupby : str or array-like of shape (n,)
         Column of ``adata.obs``, or labels; at most 60 groups.
-    key : str, optional
-        Name of the fit in an AnnData.
-    title : str, optional
-        Title; by default the name of the fit.
 
     Returns
     -------
