@@ -15,7 +15,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from log1pnmf._common.archive import StrPath
-from log1pnmf._common.checks import check_choice, check_one_each
+from log1pnmf._common.checks import check_choice, one_for_each
 from log1pnmf.analysis.batches import batch_effects
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.markers import Markers, markers, top_features
@@ -423,13 +423,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         rates = self.fit_.link.inverse(values @ self.components_)
         if size_factors is None:
             return rates
-        try:
-            sizes = np.asarray(size_factors, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"size_factors must be an array of numbers, got {type(size_factors).__name__}"
-            ) from None
-        check_one_each("size_factors", sizes, len(values), "number")
+        sizes = one_for_each("size_factors", size_factors, len(values), of="samples")
         return sizes[:, None] * rates
 
     def score(self, X: Any, y: Any = None, *, size_factors: Any = None, batch: Any = None) -> float:

@@ -67,9 +67,6 @@ class TestEachClaim:
         assert "clusters" not in headline((2, 1.5), (0.5, CLUSTERED - 0.01))[0]
         assert "clusters" not in headline((2, 1.5), (0.95 * CLUSTERED, CLUSTERED))[0]
 
-    def test_weights_of_factors(self):
-        assert "more distinct at c = 1 than at c = ∞" in headline()[1]
-
 
 class TestStarts:
     """Differences are said only where they are beyond those between starts."""

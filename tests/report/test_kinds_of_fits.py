@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from log1pnmf import Log1pNMF, fit_log1p_nmf, sweep
+from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.analysis import evidence, markers
 from log1pnmf.report import document, write_report
 
@@ -20,13 +20,6 @@ def test_a_stalled_fit_is_not_advised_to_go_on(tmp_path):
     assert "NO: stalled" in text
     assert "stopped early" not in text
     assert "raise max_iter" not in text
-
-
-def test_a_sweep_is_a_sequence_of_fits(tmp_path):
-    found = sweep(COUNTS, 2, [1.0, np.inf], tol=1e-4)
-    text = write_report(tmp_path / "r.html", found, date="2026-11-15").read_text()
-    assert "30 samples and 8 features, 2 factors at c = 1 and c = ∞." in text.replace("\xa0", " ")
-    assert text == write_report(tmp_path / "s.html", found.fits, date="2026-11-15").read_text()
 
 
 def test_the_iterations_of_an_adaptive_fit_are_drawn(tmp_path):
@@ -94,7 +87,7 @@ def test_markers_that_were_computed_are_taken(tmp_path, monkeypatch):
         model.report(tmp_path / "r.html", markers=["k0"])
 
 
-@pytest.mark.parametrize("n_top", [None, 30, 3])
+@pytest.mark.parametrize("n_top", [30, 3])
 def test_markers_kept_in_anndata_are_taken_if_they_are_enough(tmp_path, n_top):
     anndata = pytest.importorskip("anndata")
     from log1pnmf import tl

@@ -179,19 +179,30 @@ def require(module: str, *, purpose: str, package: str = "") -> ModuleType:
 # ---------- docstrings of functions that share parameters
 
 
-def described(function: Callable[..., Any], shared: str, after: str = "") -> str:
-    """Return a docstring in which `shared` describes the parameters that it leaves out; `after` follows."""
+def extend(run: Callable[..., Any], more: Mapping[str, Any], shared: str, after: str = "") -> None:
+    """Give a wrapper the parameters of what it wraps and `more`, with their defaults, and describe them all.
+
+    `shared` describes the parameters that the docstring leaves out; `after` follows them.
+    """
 
     def entries(text: str) -> dict[str, str]:
         parts = re.split(r"\n(?=\S)", text.strip())
         return {name.strip("* "): part for part in parts for name in re.split(" : |\n", part)[0].split(",")}
 
+    signature = inspect.signature(run)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        *signature.parameters.values(),
+        *(inspect.Parameter(one, kind, default=more[one]) for one in more),
+    ]
+    parameters.sort(key=lambda one: one.kind)
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     title = "Parameters\n----------\n"
-    before, _, own = inspect.cleandoc(function.__doc__ or "").partition(title)
+    before, _, own = inspect.cleandoc(run.__doc__ or "").partition(title)
     own, _, later = own.partition("\n\n")
     known = entries(shared) | entries(own)
-    texts = dict.fromkeys(known[name] for name in inspect.signature(function).parameters)
-    return f"{before}{title}{chr(10).join(texts)}\n\n{after}{later}"
+    texts = dict.fromkeys(known[one.name] for one in parameters)
+    run.__doc__ = f"{before}{title}{chr(10).join(texts)}\n\n{after}{later}"
 
 
 # ---------- checks of arguments. All errors have one form

@@ -133,10 +133,17 @@ def along_path(c: Sequence[float]) -> list[float]:
 
 def _row(fit: Fit, counts: Counts) -> dict[str, Any]:
     known = fit.log_likelihood
+    return measures(
+        fit, log_likelihood(fit, counts) if known is None else known, deviance_explained(fit, counts)
+    )
+
+
+def measures(fit: Fit, log_likelihood: float, deviance_explained: float) -> dict[str, Any]:
+    """Return the row of a fit in the table of a sweep."""
     return {
         "c": fit.c,
-        "log_likelihood": log_likelihood(fit, counts) if known is None else known,
-        "deviance_explained": deviance_explained(fit, counts),
+        "log_likelihood": log_likelihood,
+        "deviance_explained": deviance_explained,
         "factor_correlation": factor_correlation(fit.factors),
         "sparsity_loadings": float(hoyer(fit.loadings).mean()),
         "sparsity_factors": float(hoyer(fit.factors).mean()),

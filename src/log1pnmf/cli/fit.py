@@ -20,8 +20,8 @@ from log1pnmf._common.archive import building, check_place, from_tree, to_tree
 from log1pnmf._common.checks import Passes, plural, require, versions
 from log1pnmf._common.safe_files import BadFileError, MemoryLimit, open_store, parse_memory
 from log1pnmf.analysis.batches import confounded_groups
-from log1pnmf.analysis.metrics import deviance_explained, factor_correlation, hoyer
-from log1pnmf.analysis.sweep import along_path, fits_along
+from log1pnmf.analysis.metrics import deviance_explained
+from log1pnmf.analysis.sweep import along_path, fits_along, measures
 from log1pnmf.cli import options as common
 from log1pnmf.counts.chunks import DEFAULT_MEMORY, open_counts
 from log1pnmf.counts.counts import Counts
@@ -85,21 +85,15 @@ def _obs(path: Path, reading: Reading) -> tuple[np.ndarray, dict[str, np.ndarray
 # ---------- results written into AnnData, for those who go on with scanpy
 
 
-def write_annotated_fits(
-    path: Path,
-    fits: Sequence[Fit],
-    filtered: Filtered,
-    *,
-    force: bool = False,
-    reading: Reading | None = None,
-) -> None:
+def write_annotated_fits(fits: Sequence[Fit], filtered: Filtered, options: RunOptions) -> None:
     """Write fits as `log1pnmf.tl` does: one under the usual keys, several under those of a sweep."""
-    adata = _annotated(filtered, reading or Reading())
+    assert options.write_h5ad is not None
+    adata = _annotated(filtered, options.reading)
     selection = ChosenCounts(filtered.table.counts, np.arange(adata.n_vars), None)
     for fit in fits:
         keys = Keys() if len(fits) == 1 else Keys(sweep_key(fit.c))
         write_fit(adata, keys, fit, selection)
-    with building(path, force=force) as temporary:
+    with building(options.write_h5ad, force=options.force) as temporary:
         write_anndata(adata, temporary)
 
 
@@ -249,8 +243,7 @@ def _after_the_fits(plan: RunPlan, filtered: Filtered, screen: Screen, done: Run
     options, table, target = plan.options, filtered.table, plan.options.write_h5ad
     steps: dict[str, Callable[[], None]] = {}
     if target is not None:
-        how: Any = {"force": options.force, "reading": options.reading}
-        steps[str(target)] = partial(write_annotated_fits, target, done.fits, filtered, **how)
+        steps[str(target)] = partial(write_annotated_fits, done.fits, filtered, options)
     if options.report and not done.interrupted:
         labels = None if options.groupby is None else table.labels(options.groupby)
         given: Any = {"record": done.record, "labels": labels, "counts": table.counts}
@@ -276,15 +269,15 @@ def _fit_all(plan: RunPlan, screen: Screen, done: RunWriter) -> None:
     if options.batch is not None:
         parameters["batch"] = done.table.labels(options.batch)
     counts, path = done.table.counts, along_path(plan.c) if plan.along else plan.c
-    if plan.along:
-        fits = fits_along(counts, c=plan.c, **parameters)
-    else:
-        fits = (fit_log1p_nmf(counts, c=c, resume=plan.resume, **parameters) for c in plan.c)
+    along = fits_along(counts, c=plan.c, **parameters) if plan.along else None
     try:
-        for number in range(1, len(path) + 1):
+        for number, c in enumerate(path, start=1):
             limit = None if options.time_limit is None else TimeLimit(options.time_limit)
             with noted() as warned:
-                fit = next(fits)
+                if along is not None:
+                    fit = next(along)
+                else:
+                    fit = fit_log1p_nmf(counts, c=c, resume=plan.resume, **parameters)
                 done.interrupted = fit.stopped == "interrupted"
                 row = _measures(fit, done, plan.parameters["n_jobs"])
                 done.keep(fit, row)
@@ -328,19 +321,9 @@ def _measures(fit: Fit, done: RunWriter, n_jobs: int | None) -> dict[str, Any]:
         except KeyboardInterrupt:
             done.interrupted = True
     with unbroken() as pressed:
-        row = {
-            "c": fit.c,
-            "log_likelihood": math.nan if fit.log_likelihood is None else fit.log_likelihood,
-            "deviance_explained": explained,
-            "factor_correlation": factor_correlation(fit.factors),
-            "sparsity_loadings": float(hoyer(fit.loadings).mean()),
-            "sparsity_factors": float(hoyer(fit.factors).mean()),
-            "n_iter": fit.n_iter,
-            "converged": fit.converged,
-            "kkt_residual": fit.kkt_residual,
-            "seconds": fit.seconds,
-            "likelihood": fit.settings.likelihood,
-        }
+        likelihood = math.nan if fit.log_likelihood is None else fit.log_likelihood
+        row = measures(fit, likelihood, explained)
+        row |= {"kkt_residual": fit.kkt_residual, "likelihood": fit.settings.likelihood}
     done.interrupted = done.interrupted or bool(pressed)
     return row
 

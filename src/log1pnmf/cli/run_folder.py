@@ -149,15 +149,19 @@ PARTS = re.compile(r"run\.json|models|samples\.csv|sweep\.csv|report\.html|(load
 
 
 @contextmanager
-def claimed_for_run(path: StrPath, *, force: bool = False) -> Iterator[Path]:
-    """Take a folder for a run, before any work; it is given back, and removed where nothing was written."""
+def claimed_for_run(
+    path: StrPath, *, force: bool = False, record: str = RECORD, otherwise: str = ""
+) -> Iterator[Path]:
+    """Take a folder for a run, before any work; it is given back, and removed where nothing was written.
+
+    Only a folder that holds the `record` of such a run is replaced.
+    """
     with claimed(path) as place:
         if any(place.iterdir()):
             if not force:
-                raise FileExistsError(
-                    f"{os.fspath(path)} already exists; choose another name or replace it (--force)"
-                )
-            if not is_run(place):
+                do = f"choose another name{otherwise} or replace it (--force)"
+                raise FileExistsError(f"{os.fspath(path)} already exists; {do}")
+            if not (place / record).is_file():
                 raise FileExistsError(f"{place} exists and is not the folder of a run; it is not replaced")
         yield place
 

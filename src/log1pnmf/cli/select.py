@@ -8,7 +8,6 @@ selection.npz    everything, for `log1pnmf.analysis.Selection.load` and to go on
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from log1pnmf._common.archive import StrPath, building, claimed, remove, replacing, to_tree
+from log1pnmf._common.archive import building, claimed, remove, replacing, to_tree
 from log1pnmf._common.checks import check_choice, check_whole, versions
 from log1pnmf.analysis.grid import HOLDOUTS
 from log1pnmf.analysis.select import N_FOLDS, N_SEEDS
@@ -31,7 +30,7 @@ from log1pnmf.fitting.settings import NOISES, Settings
 
 from .console import KEPT, Screen, noted
 from .options import Reading, SolverOptions, read_filtered, unfolded
-from .run_folder import Source, json_text, write_columns
+from .run_folder import Source, claimed_for_run, json_text, write_columns
 
 # ---------- the folder that log1pnmf select leaves
 
@@ -40,23 +39,14 @@ SELECT_NAMES = (SELECT_RECORD, TABLE, PICTURE, STATE)
 
 
 @contextmanager
-def writing_selection(path: StrPath, *, force: bool, resume: bool) -> Iterator[Path]:
+def writing_selection(path: Path, *, force: bool, resume: bool) -> Iterator[Path]:
     """Claim a folder for a comparison, before any work."""
-    with claimed(path) as place:
-        there = {entry.name for entry in place.iterdir() if not entry.name.startswith(".")}
-        ours = STATE in there or SELECT_RECORD in there
-        if resume and STATE not in there:
-            raise FileNotFoundError(f"{os.fspath(path)} holds no comparison to continue; leave out --resume")
-        if there and not resume:
-            if not force:
-                raise FileExistsError(
-                    f"{os.fspath(path)} already exists; choose another name, continue it (--resume) "
-                    "or replace it (--force)"
-                )
-            if not ours:
-                raise FileExistsError(f"{place} exists and is not the folder of a comparison; it stays")
-            for name in SELECT_NAMES:
-                remove(place / name)
+    if resume and not (path / STATE).exists():
+        raise FileNotFoundError(f"{path} holds no comparison to continue; leave out --resume")
+    how: Any = {"record": STATE, "otherwise": ", continue it (--resume)"}
+    with claimed(path) if resume else claimed_for_run(path, force=force, **how) as place:
+        for name in () if resume else SELECT_NAMES:
+            remove(place / name)
         yield place
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from matplotlib.text import Text
 from numpy.typing import ArrayLike, NDArray
 from sklearn.isotonic import isotonic_regression
 
-from log1pnmf._common.checks import described, require
+from log1pnmf._common.checks import extend, require
 from log1pnmf.fitting.anndata import as_fit, fitted_samples, is_annotated, stored
 from log1pnmf.fitting.fit import DataFacts, Fit, Keys, factor_number
 from log1pnmf.fitting.settings import Settings
@@ -220,13 +219,7 @@ def drawing(function: Callable[..., Any]) -> Callable[..., Any]:
             pyplot.show()
         return made
 
-    signature = inspect.signature(function)
-    more = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in (("show", "bool | None"), ("save", "Any"))
-    ]
-    drawn.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # type: ignore[attr-defined]
-    drawn.__doc__ = described(drawn, SHARED)
+    extend(drawn, {"show": None, "save": None}, SHARED)
     return drawn
 
 

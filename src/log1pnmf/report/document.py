@@ -150,7 +150,9 @@ def write_report(
     found = fits_of(sources)
     n = len(found[0].loadings)
     if gene_symbols is not None:
-        feature_names = symbols_in(sources[0], gene_symbols, feature_names, found[0])
+        symbols = symbols_of(sources[0], gene_symbols, feature_names)
+        at = find_features(sources[0].var_names, found[0].feature_labels.tolist())
+        feature_names = [symbols[j] for j in at]
     checked = None if counts is None else counts_of(found[0], counts)
     if checked is not None:
         feature_names = checked.feature_names if feature_names is None else feature_names
@@ -195,10 +197,8 @@ def _render(inputs: ReportInput) -> str:
     arrangement = arrange_samples(inputs)
     tests, found = sections.find_markers(inputs), sections.find_evidence(inputs)
     factors = [
-        sections.describe_factors(fit, inputs.groups, *findings, label=label, colors=palette)
-        for fit, label, palette, *findings in zip(
-            inputs.fits, inputs.labels, colors, tests, found, strict=True
-        )
+        sections.describe_factors(fit, inputs.groups, tests[i], found[i], label=label, colors=colors[i])
+        for i, (fit, label) in enumerate(zip(inputs.fits, inputs.labels, strict=True))
     ]
     same, all_same, comparison = "", False, None
     if pair is None or len(inputs.fits) > 2:
@@ -401,12 +401,6 @@ def fits_of(sources: Sequence[Any]) -> list[Fit]:
     if len(shapes) > 1:
         raise ValueError(f"fits must be of the same data, got shapes {sorted(shapes)}")
     return fits
-
-
-def symbols_in(adata: Any, gene_symbols: str, feature_names: Any, fit: Fit) -> list[str]:
-    """Return the names in a column of ``adata.var`` of the features of a fit."""
-    shown = symbols_of(adata, gene_symbols, feature_names)
-    return [shown[j] for j in find_features(adata.var_names, fit.feature_labels.tolist())]
 
 
 def groups_of(source: Any, groupby: Any, n_samples: int) -> tuple[Groups, bool]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import re
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.checks import described, require
+from log1pnmf._common.checks import extend, require
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.analysis.groups import labels_of
@@ -85,12 +84,7 @@ def tool(function: Callable[..., None]) -> Callable[..., Any]:
         function(adata, *arguments, **options)
         return adata if copy else None
 
-    own = [*inspect.signature(function).parameters.values()]
-    last = len(own) - (own[-1].kind is inspect.Parameter.VAR_KEYWORD)
-    copied = inspect.Parameter("copy", inspect.Parameter.KEYWORD_ONLY, default=False, annotation="bool")
-    shown = [*own[:last], copied, *own[last:]]
-    run.__signature__ = inspect.Signature(shown, return_annotation="Any")  # type: ignore[attr-defined]
-    run.__doc__ = described(run, SHARED, RETURNS)
+    extend(run, {"copy": False}, SHARED, RETURNS)
     return run
 
 
@@ -179,7 +173,10 @@ def log1p_nmf(
     if std:
         adata.obsm[keys.std] = loading_errors(fit, chosen.counts)
     if obs_keys:
-        write_obs(adata, keys, fit)
+        columns = [keys.obs_column(name) for name in fit.factor_names]
+        for column, values in zip(columns, fit.loadings.T, strict=True):
+            adata.obs[column] = values.copy()
+        adata.uns[keys.uns][OBS_COLUMNS] = np.array(columns, dtype=object)
 
 
 @tool
@@ -798,14 +795,6 @@ def write_fit(adata: Any, keys: Keys, fit: Fit, chosen: ChosenCounts) -> None:
         adata.uns.pop(finding, None)
     named = fit.named(sample_names=adata.obs_names, feature_names=adata.var_names[chosen.positions])
     adata.uns[keys.uns] = uns_of(named, chosen.layer)
-
-
-def write_obs(adata: Any, keys: Keys, fit: Fit) -> None:
-    """Write loadings as columns of `obs`, for plots that colour samples by a column."""
-    columns = [keys.obs_column(name) for name in fit.factor_names]
-    for column, values in zip(columns, fit.loadings.T, strict=True):
-        adata.obs[column] = values.copy()
-    adata.uns[keys.uns][OBS_COLUMNS] = np.array(columns, dtype=object)
 
 
 def as_frame(columns: Any) -> Any:
