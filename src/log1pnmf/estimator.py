@@ -312,21 +312,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         return self._take(fit_counts(counts, settings, **given, resume=resume))
 
     def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Array:
-        """Fit the model and return the loadings of the samples it was fitted to.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n_samples, n_features)
-            Counts, samples x features.
-        y : ignored
-            Ignored; scikit-learn passes it.
-        **options : optional
-            `size_factors`, `batch` and others of `fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_components)
-        """
+        """Fit the model to X (y is ignored) and return its loadings; options are those of `fit`."""
         return self.fit(X, y, **options).loadings_
 
     def _take(self, fit: Fit) -> Log1pNMF:
@@ -506,40 +492,15 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
 
     @classmethod
     def load(cls, path: StrPath) -> Log1pNMF:
-        """Read a model, or any fit, that `save` wrote.
-
-        Parameters
-        ----------
-        path : str or PathLike
-            File that `save` wrote.
-
-        Returns
-        -------
-        Log1pNMF
-
-        Raises
-        ------
-        ValueError
-            If the file is damaged, has a newer format or is not a fit.
-        """
+        """Read a model, or any fit, that `save` wrote to `path`; a ValueError if the file is damaged."""
         return cls.of(Fit.load(path))
 
     @classmethod
     def of(cls, source: Any, *, key: str | None = None) -> Log1pNMF:
-        """Make a fitted model from a `Fit`, AnnData or a file.
+        """Make a fitted model from a `source`: a `Fit`, AnnData (`key` names the fit in it) or a file.
 
-        Parameters
-        ----------
-        source : Fit, AnnData, str or PathLike
-            See `log1pnmf.as_fit`.
-        key : str, optional
-            Name of the fit in an AnnData.
-
-        Returns
-        -------
-        Log1pNMF
-            A model with the parameters that the fit was requested with, except for `engine`, which is the
-            default: the original one may not exist on this machine.
+        It has the parameters that the fit was requested with, except for `engine`, which is the default: the
+        original one may not exist on this machine.
         """
         fit = as_fit(source, key=key)
         parameters = {**vars(fit.asked)}

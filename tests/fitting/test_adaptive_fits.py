@@ -12,7 +12,7 @@ from log1pnmf.fitting.fit_counts import ApproximationWarning, fit_log1p_nmf
 from log1pnmf.fitting.runs import AdaptiveUpdate
 from log1pnmf.fitting.solver import Point
 from log1pnmf.fitting.starts import initialize
-from log1pnmf.fitting.summary import gained_lately, last_gain
+from log1pnmf.fitting.summary import gained_lately
 from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 
@@ -69,11 +69,6 @@ def test_what_a_renewal_changes_is_no_gain():
     jumped = fit.history["objective"] + np.where(np.arange(len(fit.history["iteration"])) < renewed, 1e6, 0.0)
     other = replace(fit, history={**fit.history, "objective": jumped})
     assert gained_lately(other, most=1000) == gained_lately(fit, most=1000)
-    just = {name: column[: renewed + 1] for name, column in fit.history.items()}
-    objective = fit.history["objective"]
-    assert last_gain(replace(fit, history=just)) == pytest.approx(
-        objective[renewed - 2] - objective[renewed - 1]
-    )
 
 
 def test_where_most_zeros_would_be_visited_all_are():

@@ -1,7 +1,5 @@
 """Reports of fits that ended in other ways, or come in other things."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -10,16 +8,6 @@ from log1pnmf.analysis import evidence, markers
 from log1pnmf.report import document, write_report
 
 COUNTS = np.random.default_rng(0).poisson(2.0, (30, 8))
-
-
-def test_a_stalled_fit_is_not_advised_to_go_on(tmp_path):
-    fit = fit_log1p_nmf(COUNTS, 2, tol=1e-4)
-    stalled = dataclasses.replace(fit, stopped="stalled")
-    text = write_report(tmp_path / "r.html", stalled).read_text()
-    assert f"stalled after {fit.n_iter} iterations: no step lowers the objective any more" in text
-    assert "NO: stalled" in text
-    assert "stopped early" not in text
-    assert "raise max_iter" not in text
 
 
 def test_the_iterations_of_an_adaptive_fit_are_drawn(tmp_path):

@@ -66,17 +66,9 @@ class RList:
         return self.loadings, self.factors
 
     def to_fit(self, counts: Any = None) -> Fit:
-        """Make a fit of it: started there and stopped before the first update.
+        """Return a `Fit` to `counts` (those of the list), started there and stopped before the first update.
 
-        Parameters
-        ----------
-        counts : array, sparse matrix, data frame or Counts, optional
-            By default those of the list.
-
-        Returns
-        -------
-        Fit
-            With the factors in the order and scale of every fit.
+        Its factors have the order and scale of every fit.
         """
         data = self.counts if counts is None else counts
         if data is None:
@@ -184,13 +176,6 @@ def read_r_list(folder: StrPath) -> RList:
     Returns
     -------
     RList
-
-    Raises
-    ------
-    FileNotFoundError
-        Where one of the first four is missing.
-    ValueError
-        Where a file is not a table of non-negative numbers, or they do not fit together; it says which.
     """
     place = Path(folder)
     loadings, factors, sizes = (_read_table(place / name) for name in ("LL.csv", "FF.csv", "s.csv"))

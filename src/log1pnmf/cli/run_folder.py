@@ -306,23 +306,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: StrPath) -> RunFolder:
-        """Open a folder that a run left.
-
-        Parameters
-        ----------
-        path : str or PathLike
-            Folder of the run.
-
-        Returns
-        -------
-        RunFolder
-
-        Raises
-        ------
-        FileNotFoundError
-        BadFileError
-            Where it is not such a folder, or not whole.
-        """
+        """Open the folder that a run left at `path`; a BadFileError if it is not one, or not whole."""
         place = Path(path)
         if not place.exists():
             raise FileNotFoundError(f"{path} does not exist; check the path (working folder: {Path.cwd()})")
@@ -336,17 +320,7 @@ class RunFolder:
         return tuple(Fit.load(self.path / name) for name in self.record.models)
 
     def fit(self, c: float | None = None) -> Fit:
-        """Return the fit of one c.
-
-        Parameters
-        ----------
-        c : float, optional
-            Not needed where there is only one fit.
-
-        Returns
-        -------
-        Fit
-        """
+        """Return the fit of one `c`, which is not needed where there is only one fit."""
         known = ", ".join(c_name(fit.c) for fit in self.fits)
         if c is None and len(self.fits) > 1:
             raise BadFileError(f"{self.path} has models for c = {known}; choose one (-c)")
@@ -373,7 +347,7 @@ class RunFolder:
             csv.field_size_limit(before)
 
     def labels(self, column: str) -> np.ndarray:
-        """Labels of the samples, by the name of their column in the data."""
+        """Return the labels of the samples, by the name of their `column` in the data."""
         there = [name for name in self.samples if name not in SAMPLE_COLUMNS]
         columns = dict(zip(self.record.sample_columns, there, strict=False))
         if column not in columns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -219,7 +220,9 @@ def drawing(function: Callable[..., Any]) -> Callable[..., Any]:
             pyplot.show()
         return made
 
-    extend(drawn, {"show": None, "save": None}, SHARED)
+    made = "Axes" if "ax" in inspect.signature(function).parameters else "Figure"
+    returns = "" if "Returns\n" in (function.__doc__ or "") else f"Returns\n-------\n{made}\n\n"
+    extend(drawn, {"show": None, "save": None}, SHARED, returns)
     return drawn
 
 

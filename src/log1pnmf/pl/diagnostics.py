@@ -132,10 +132,6 @@ def diagnostics(found: Diagnostics, *, n_labels: int = 8, figure: Figure | SubFi
     n_labels : int
         Maximum number of features and samples to name in each panel.
 
-    Returns
-    -------
-    Figure
-
     Examples
     --------
     >>> import numpy as np

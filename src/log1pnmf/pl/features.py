@@ -55,10 +55,6 @@ def volcano(
     title : str, optional
         Title; by default the name of the factor.
 
-    Returns
-    -------
-    Axes
-
     Notes
     -----
     Points end at a p-value of 1e-50. Those that would lie above are triangles at that height, and the legend
@@ -152,10 +148,6 @@ def factor_scatter(
     scale : {"linear", "log"}
         Scale of both axes. On log axes, values below a thousandth of the largest are drawn at that limit.
 
-    Returns
-    -------
-    Axes
-
     Examples
     --------
     >>> from matplotlib.figure import Figure
@@ -237,10 +229,6 @@ def top_features(
     markers : Markers, optional
         Result of ``model.markers(counts)``. The plot then shows only features that rise significantly with a
         factor, in the same order.
-
-    Returns
-    -------
-    Figure
 
     Examples
     --------

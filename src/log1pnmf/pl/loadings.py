@@ -56,10 +56,6 @@ def embedding(
     size : float, optional
         Size of the points, in square points; by default it depends on their number.
 
-    Returns
-    -------
-    Figure
-
     Notes
     -----
     Each factor has the colour that it has in all other plots. Samples with large loadings are drawn last.
@@ -243,10 +239,6 @@ def usage(
     level : float
         Differences with an adjusted p-value up to this level are drawn filled, others open.
 
-    Returns
-    -------
-    Figure
-
     Examples
     --------
     >>> import numpy as np
@@ -412,10 +404,6 @@ def structure(
     legend : bool
         Whether to draw the legend of the factors.
 
-    Returns
-    -------
-    Axes
-
     Notes
     -----
     Within a group similar samples are neighbours. If bars are narrower than a pixel, the pixel shows their
@@ -513,10 +501,6 @@ def loadings_by_group(
     ----------
     groupby : str or array-like of shape (n,)
         Column of ``adata.obs``, or labels; at most 60 groups.
-
-    Returns
-    -------
-    Axes
 
     Examples
     --------

@@ -54,6 +54,7 @@ GIVEN_HERE = "..."  # in place of arrays and labels, in the call that repeats a 
 PARTS = {"fixed_factors": "factors", "mask": "mask"}  # parameters by the kind of factors that they make known
 ABOUT_BATCHES = re.compile(r"\d+ batches: without their effects")  # the section on batches has this message
 MOST_GROUPS = 40  # that are shown; the smallest beyond these are merged
+ENDED_EARLY = re.compile(r"not converged|interrupted after|stopped by a callback")  # messages that warn
 HEAT_STEPS = 10  # shades of a heat map; the style sheet has a class for each
 
 
@@ -312,11 +313,8 @@ def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
     """Return remarks that a reader should know before the pictures; True marks a warning."""
     notes: list[tuple[str, bool]] = []
     for label, fit in zip(inputs.labels, inputs.fits, strict=True):
-        early = sections.early_stopping_note(fit)
-        if early is not None:
-            notes.append((f"{label}: {early}.", True))
-        others = (text for text in fit.messages if not ABOUT_BATCHES.match(text))
-        notes += [(f"{label}: {message}.", False) for message in others]
+        shown = [text for text in fit.messages if not ABOUT_BATCHES.match(text)]
+        notes += [(f"{label}: {text}.", ENDED_EARLY.match(text) is not None) for text in shown]
     if len(inputs.sample_names) > MOST_SAMPLES:
         notes.append(
             (f"Structure plots show at most {MOST_SAMPLES:,} samples; all figures are of all samples.", False)

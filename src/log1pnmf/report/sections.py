@@ -23,7 +23,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.fit import KNOWN, Fit, evenness, factor_shares
 from log1pnmf.fitting.ranking import Ranking, ranking_of
 from log1pnmf.fitting.settings import LARGEST_EXACT
-from log1pnmf.fitting.summary import NOISES, last_gain, levelled, model_facts, quality_facts
+from log1pnmf.fitting.summary import NOISES, levelled, model_facts, quality_facts
 
 from .figures import Chart, histogram, log_curve, log_points
 from .inputs import N_TABLE, ReportInput, alike, decimal, enumerate_words, percent, significant
@@ -222,24 +222,6 @@ def describe_fits(inputs: ReportInput) -> dict[str, Any]:
         rows.insert(1, ("Deviance explained", texts))
     charts = [(label, _charts(fit)) for label, fit in zip(inputs.labels, inputs.fits, strict=True)]
     return {"rows": rows, "charts": charts, "explained": explained}
-
-
-def early_stopping_note(fit: Fit) -> str | None:
-    """Describe that a fit ended before its optimum; None where it did not."""
-    if fit.converged:
-        return None
-    after, residual = plural(fit.n_iter, "iteration"), f"(KKT residual {fit.kkt_residual:.1e})"
-    if fit.stopped == "stalled":
-        return (
-            f"stalled after {after}: no step lowers the objective any more, but this is not an optimum "
-            f"{residual}. Rescale or drop extreme counts or size factors, or try another init"
-        )
-    gain = last_gain(fit)
-    still = "" if gain is None else f", still gaining {significant(gain)} in log-likelihood per iteration"
-    return (
-        f"stopped early: not converged after {after}{still} {residual}. The picture may change as the fit "
-        "continues; raise max_iter"
-    )
 
 
 def _explained(fit: Fit, counts: Counts | None, n_jobs: int | None) -> float:

@@ -74,7 +74,7 @@ AnnData or None
 """
 
 
-def tool(function: Callable[..., None]) -> Callable[..., Any]:
+def tool(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a tool with scanpy's parameter `copy`, and with all that tools share described."""
 
     @wraps(function)
@@ -104,7 +104,7 @@ def log1p_nmf(
     fixed_loadings: Any = None,
     random_state: Any = 0,
     **parameters: Any,
-) -> None:
+) -> Any:
     """Fit the model to the counts of an AnnData object and write the result into it.
 
     Parameters
@@ -189,7 +189,7 @@ def sweep(
     mask_var: Any = None,
     random_state: Any = 0,
     **parameters: Any,
-) -> None:
+) -> Any:
     """Fit the model at several c; store every fit and a table that compares them.
 
     Parameters
@@ -238,7 +238,7 @@ def transform(
     prior: Any = "auto",
     std: bool = False,
     n_jobs: int | None = None,
-) -> None:
+) -> Any:
     """Estimate the loadings of new samples for the factors of a fit, and store them with the factors.
 
     Parameters
@@ -317,7 +317,7 @@ def extend_features(
     key_added: str | None = None,
     layer: str | None = None,
     n_jobs: int | None = None,
-) -> None:
+) -> Any:
     """Add the factors of all features to a fit of some, such as ``mask_var="highly_variable"``.
 
     The loadings stay as they are, and so do the factors of fitted features; those of each other feature are
@@ -355,7 +355,7 @@ def extend_features(
 
 
 @tool
-def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
+def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> Any:
     """Rename factors; every table, plot and report of `adata` then uses these names.
 
     Parameters
@@ -403,7 +403,7 @@ def markers(
     layer: str | None = None,
     n_top: int | None = 100,
     **options: Any,
-) -> None:
+) -> Any:
     """Test which features rise with each factor; store the table.
 
     Parameters
@@ -450,7 +450,7 @@ def usage(
     covariates: str | Sequence[str] = (),
     key: str | None = None,
     **options: Any,
-) -> None:
+) -> Any:
     """Compare the mean loadings of groups, with donors as replicates; store the table.
 
     Parameters
@@ -503,7 +503,7 @@ def evidence(
     key: str | None = None,
     layer: str | None = None,
     **options: Any,
-) -> None:
+) -> Any:
     """Measure what a fit loses without each factor, and how often other fits find it; store the table.
 
     Parameters
@@ -551,7 +551,7 @@ def select(
     key_added: str | None = None,
     random_state: Any = 0,
     **options: Any,
-) -> None:
+) -> Any:
     """Compare numbers of factors (and c) by held-out likelihood and by stability over seeds.
 
     Parameters
