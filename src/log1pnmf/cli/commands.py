@@ -175,21 +175,13 @@ def usage(
     run: common.RunPlace,
     groupby: Annotated[
         str,
-        common.data(
-            "COLUMN",
-            "Column with the condition of each sample, or a number such as an age, which has a slope.",
-        ),
+        common.data("COLUMN", "Column with the condition of each sample, or a number, which has a slope."),
     ],
     replicate: Annotated[
-        str | None,
-        common.data(
-            "COLUMN",
-            "Column with the donor, animal or patient of each sample. Compare these, not samples.",
-        ),
+        str | None, common.data("COLUMN", "Column with the donor, animal or patient, to compare these.")
     ] = None,
     samples_are_replicates: Annotated[
-        bool,
-        common.data(None, "Every sample is a replicate, as in bulk data.", "--samples-are-replicates"),
+        bool, common.data(None, "Every sample is a replicate, as in bulk data.", "--samples-are-replicates")
     ] = False,
     reference: Annotated[
         str | None, common.data("GROUP", "Group to compare the others with.", show_default="the first")
@@ -202,10 +194,7 @@ def usage(
         common.data(None, "With --within: test how differences deviate from the others.", "--interaction"),
     ] = False,
     relative_to: Annotated[
-        str,
-        common.data(
-            "FACTORS", "Factors (with commas) that changes are relative to; none: loadings as they are."
-        ),
+        str, common.data("FACTORS", "Factors (with commas) that changes are relative to, or none.")
     ] = "auto",
     covariate: Annotated[
         list[str] | None, common.data("COLUMN", "Covariate to adjust for; can be repeated.")
@@ -447,8 +436,7 @@ def transform(
     run: common.RunOrModel,
     file: common.CountFile,
     output: Annotated[
-        Path,
-        common.output("PATH", "File for the loadings: .csv or .tsv, also with .gz.", "-o", "--output"),
+        Path, common.output("PATH", "File for the loadings: .csv or .tsv, also with .gz.", "-o", "--output")
     ],
     c: common.WhichModel = None,
     missing: Annotated[
@@ -457,9 +445,7 @@ def transform(
     ] = "unmeasured",
     prior: Annotated[
         float | None,
-        common.data(
-            None, "Counts that the mean training sample is worth; by default from the training loadings."
-        ),
+        common.data(None, "Counts that the mean training sample is worth.", show_default="estimated"),
     ] = None,
     batch: common.Batch = None,
     opening: OpenOptions,
@@ -523,15 +509,11 @@ def convert(
     *,
     source: Annotated[
         Path,
-        common.argument(
-            "FROM", "Counts, the folder of a run, a model (.npz), or a folder with a fit of R's log1pNMF."
-        ),
+        common.argument("FROM", "Counts, the folder of a run, a model (.npz), or a folder with a fit of R."),
     ],
     target: Annotated[
         Path,
-        common.argument(
-            "TO", "Counts: the ending sets the format (none: a 10x folder). A fit: a folder for R, or .npz."
-        ),
+        common.argument("TO", "Counts: the ending is the format, none a 10x folder. A fit: .npz, or for R."),
     ],
     opening: WordOptions,
     allow_fractions: common.AllowFractions = False,
