@@ -12,10 +12,10 @@ import typer
 
 from log1pnmf._common.checks import logged
 
-from . import describe_environment
 from .commands import convert, evidence, info, markers, rename, report, transform, usage
 from .console import INTERRUPTED, Screen, as_interrupts, explain
 from .demo import demo
+from .environment import describe_environment
 from .fit import fit, sweep
 from .select import select
 

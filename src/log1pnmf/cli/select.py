@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from log1pnmf._common.archive import building, claimed, remove, replacing, to_tree
+from log1pnmf._common.archive import building, claimed, remove, to_tree
 from log1pnmf._common.checks import check_choice, check_whole, versions
 from log1pnmf.analysis.grid import HOLDOUTS
 from log1pnmf.analysis.select import N_FOLDS, N_SEEDS
@@ -30,7 +31,7 @@ from log1pnmf.fitting.settings import NOISES, Settings
 
 from .console import KEPT, Screen, noted
 from .options import Reading, SolverOptions, read_filtered, unfolded
-from .run_folder import Source, claimed_for_run, json_text, write_columns
+from .run_folder import Source, claimed_for_run, write_columns, write_json
 
 # ---------- the folder that log1pnmf select leaves
 
@@ -63,26 +64,14 @@ def _as_record(found: Selection) -> dict[str, Any]:
     }
 
 
-def _files(folder: Path, found: Selection, asked: Mapping[str, Any]) -> dict[str, Callable[[], None]]:
-    """Return what writes record, table and picture; all of it is in the state."""
+def _draw(path: Path, found: Selection) -> None:
+    from matplotlib.figure import Figure
 
-    def write_record() -> None:
-        with replacing(folder / SELECT_RECORD) as file:
-            file.write(f"{json_text({**asked, **_as_record(found)})}\n".encode())
+    from log1pnmf.pl.selection import select as draw_selection
 
-    def write_settings() -> None:
-        write_columns(folder / TABLE, {**found.summary, "c": [c_name(c) for c in found.summary["c"]]})
-
-    def draw() -> None:
-        from matplotlib.figure import Figure
-
-        from log1pnmf.pl.selection import select as draw_selection
-
-        figure = draw_selection(found, figure=Figure(figsize=(7.4, 4.9), layout="constrained"))
-        with building(folder / PICTURE, force=True) as temporary:
-            figure.savefig(temporary, dpi=150)
-
-    return {SELECT_RECORD: write_record, TABLE: write_settings, PICTURE: draw}
+    figure = draw_selection(found, figure=Figure(figsize=(7.4, 4.9), layout="constrained"))
+    with building(path, force=True) as temporary:
+        figure.savefig(temporary, dpi=150)
 
 
 @unfolded
@@ -164,7 +153,14 @@ def select(
             return KEPT
         finished = found.is_whole
         screen.notes(warned)
-        problems = screen.attempt(_files(folder, found, record))
+        table_of_settings = {**found.summary, "c": [c_name(one) for one in found.summary["c"]]}
+        problems = screen.attempt(  # all of it is in the state
+            {
+                SELECT_RECORD: partial(write_json, folder / SELECT_RECORD, {**record, **_as_record(found)}),
+                TABLE: partial(write_columns, folder / TABLE, table_of_settings),
+                PICTURE: partial(_draw, folder / PICTURE, found),
+            }
+        )
         _tell(found, screen)
         written = ", ".join(name for name in SELECT_NAMES if name not in problems)
         screen.wrote(output, f" ({written})")
