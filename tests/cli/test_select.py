@@ -58,7 +58,7 @@ def test_interrupted_goes_on_and_gives_the_same(call, file, tmp_path, monkeypatc
     wait, calls = running.wait, iter(range(100))
 
     def one_by_one_and_pressed(pending, **options):
-        if next(calls) == 6:
+        if next(calls) == 3:
             raise KeyboardInterrupt
         finished, others = wait(pending, **options)
         return {finished.pop()}, others | finished

@@ -15,7 +15,7 @@ from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import checked, fit_counts
 
 from .grid import ascending_shifts
-from .metrics import deviance_explained, factor_correlation, hoyer, log_likelihood
+from .metrics import deviance_explained, log_likelihood, measures
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,18 +136,3 @@ def _row(fit: Fit, counts: Counts) -> dict[str, Any]:
     return measures(
         fit, log_likelihood(fit, counts) if known is None else known, deviance_explained(fit, counts)
     )
-
-
-def measures(fit: Fit, log_likelihood: float, deviance_explained: float) -> dict[str, Any]:
-    """Return the row of a fit in the table of a sweep."""
-    return {
-        "c": fit.c,
-        "log_likelihood": log_likelihood,
-        "deviance_explained": deviance_explained,
-        "factor_correlation": factor_correlation(fit.factors),
-        "sparsity_loadings": float(hoyer(fit.loadings).mean()),
-        "sparsity_factors": float(hoyer(fit.factors).mean()),
-        "n_iter": fit.n_iter,
-        "converged": fit.converged,
-        "seconds": fit.seconds,
-    }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,43 +28,10 @@ from log1pnmf.fitting.summary import summarize
 
 from .console import Screen, noted
 from .fit import N_TOP, counts_again, report_fits
-from .options import OpenOptions, WordOptions, describe, unfolded
-from .run_folder import REPORT, RunFolder, fit_in, is_run, write_columns, write_factor_tables, write_rows
-
-TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+from .options import OpenOptions, TableOptions, WordOptions, check_table, describe, unfolded
+from .run_folder import REPORT, RunFolder, fit_in, is_run, write_factor_tables, write_rows
 
 # ---------- findings about a fit: a table, printed and perhaps written
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableOptions:
-    """Options of commands that print a table about a fit."""
-
-    c: common.WhichModel = None
-    output: Annotated[
-        Path | None, common.output("PATH", "Also write the table, as .csv or .tsv.", "-o", "--output")
-    ] = None
-    json: common.Json = False
-    force: common.Force = False
-
-    def screen(self) -> Screen:
-        """Refuse a place for the table before anything is computed, and return where to print."""
-        if self.output is not None:
-            _check_table(self.output, force=self.force)
-        return Screen(json=self.json)
-
-    def write(self, screen: Screen, table: Mapping[str, Any], **more: Any) -> None:
-        """Write the columns of a table, the names of its rows first, where that was asked for."""
-        if self.output is not None:
-            write_columns(self.output, table, force=self.force)
-            screen.wrote(self.output)
-        screen.result({name: np.asarray(column).tolist() for name, column in table.items()} | more)
-
-
-def _check_table(path: Path, *, force: bool) -> None:
-    if not path.name.endswith(TABLES):
-        raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {path}")
-    check_place(path, force=force)
 
 
 @unfolded
@@ -110,7 +76,8 @@ def markers(
     *,
     run: common.RunOrModel,
     file: Annotated[
-        Path | None, common.argument("FILE", "The counts: of a model, or of a run whose file has moved.")
+        Path | None,
+        common.argument(metavar="FILE", help="The counts: of a model, or of a run whose file has moved."),
     ] = None,
     opening: OpenOptions,
     top: Annotated[
@@ -278,7 +245,9 @@ FACTS = ("c", "n_components", "log_likelihood", "n_iter", "converged", "kkt_resi
 @unfolded
 def info(
     *,
-    path: Annotated[Path, common.argument("PATH", "Counts, the folder of a run, or a model (.npz).")],
+    path: Annotated[
+        Path, common.argument(metavar="PATH", help="Counts, the folder of a run, or a model (.npz).")
+    ],
     opening: WordOptions,
     json: common.Json = False,
 ) -> int:
@@ -379,7 +348,8 @@ def rename(
     *,
     run: common.RunPlace,
     names: Annotated[
-        list[str], common.argument("FACTOR=NAME...", "Old and new names: k1=interferon k2='cell cycle'.")
+        list[str],
+        common.argument(metavar="FACTOR=NAME...", help="Old and new names: k1=interferon k2='cell cycle'."),
     ],
     c: common.WhichModel = None,
 ) -> int:
@@ -458,7 +428,7 @@ def transform(
     The factors are those of a fit. Features are matched by name; those that both have are used.
     """
     screen = Screen(json=json)
-    _check_table(output, force=force)
+    check_table(output, force=force)
     fit = fit_in(run, c)
     table = opening.table(file, fractions=allow_fractions)
     screen.say((file.name, "bold"), f": {describe(table)} ({table.format})")
@@ -509,11 +479,15 @@ def convert(
     *,
     source: Annotated[
         Path,
-        common.argument("FROM", "Counts, the folder of a run, a model (.npz), or a folder with a fit of R."),
+        common.argument(
+            metavar="FROM", help="Counts, the folder of a run, a model (.npz), or a folder with a fit of R."
+        ),
     ],
     target: Annotated[
         Path,
-        common.argument("TO", "Counts: the ending is the format, none a 10x folder. A fit: .npz, or for R."),
+        common.argument(
+            metavar="TO", help="Counts: the ending is the format, none a 10x folder. A fit: .npz, or for R."
+        ),
     ],
     opening: WordOptions,
     allow_fractions: common.AllowFractions = False,

@@ -29,22 +29,15 @@ ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(sig
 
 
 @contextmanager
-def as_interrupts() -> Iterator[None]:
-    """Let the signals that end a job do what Ctrl-C does."""
-    with _handled(ENDING, signal.default_int_handler):
-        yield
-
-
-@contextmanager
 def unbroken() -> Iterator[list[int]]:
     """Finish a short piece of work; yield the list of signals that came in the meantime."""
     pressed: list[int] = []
-    with _handled([signal.SIGINT, *ENDING], lambda number, _: pressed.append(number)):
+    with handled([signal.SIGINT, *ENDING], lambda number, _: pressed.append(number)):
         yield pressed
 
 
 @contextmanager
-def _handled(numbers: list[int], handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+def handled(numbers: list[int], handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
     """Borrow signals; those that are ignored (nohup) stay so."""
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():

@@ -20,8 +20,8 @@ from log1pnmf._common.archive import building, check_place, from_tree, to_tree
 from log1pnmf._common.checks import Passes, plural, require, versions
 from log1pnmf._common.safe_files import BadFileError, MemoryLimit, open_store, parse_memory
 from log1pnmf.analysis.batches import confounded_groups
-from log1pnmf.analysis.metrics import deviance_explained
-from log1pnmf.analysis.sweep import along_path, fits_along, measures
+from log1pnmf.analysis.metrics import deviance_explained, measures
+from log1pnmf.analysis.sweep import along_path, fits_along
 from log1pnmf.cli import options as common
 from log1pnmf.counts.chunks import DEFAULT_MEMORY, open_counts
 from log1pnmf.counts.counts import Counts
@@ -65,7 +65,8 @@ def read_streamed(path: Path, reading: Reading, scheduler: str | None, screen: S
     )
     names, labels = _obs(path, reading)
     table = CountTable(replace(survey(source), sample_names=names), labels, str(path), kind)
-    table = reading.with_symbols(table)
+    if reading.gene_symbols is not None:
+        table = reading.with_symbols(table, reading.gene_symbols)
     screen.say((path.name, "bold"), f": {describe(table)} ({kind}, {len(source.chunks)} chunks)")
     return Filtered(table, np.arange(table.shape[0]), np.arange(table.shape[1]), ())
 
@@ -285,10 +286,14 @@ def _fit_all(plan: RunPlan, screen: Screen, done: RunWriter) -> None:
                 _write(done)
             _tell_fit(fit, row, screen, width=width)
             if not plan.along:
-                screen.lines("\n".join(factors_in_words(fit, N_TOP)))
+                for line in factors_in_words(fit, N_TOP):
+                    screen.say(line)
             if options.groupby is not None:
                 warned += confounded_groups(fit, done.table.labels(options.groupby))
-            screen.notes(_notes(fit, warned))
+            # not what was printed with the data, and no warning that is a message as well
+            messages = [one_line(message) for message in fit.messages]
+            screen.notes(text for text in messages if "without any count" not in text)
+            screen.notes(text for text in warned if not text.startswith(tuple(messages)))
             if done.interrupted:
                 return
     except KeyboardInterrupt:
@@ -302,13 +307,6 @@ def _write(done: RunWriter) -> None:
     with unbroken() as pressed:
         done.write()
     done.interrupted = done.interrupted or bool(pressed)
-
-
-def _notes(fit: Fit, warned: Sequence[str]) -> list[str]:
-    """Return messages and warnings of a fit, without those that were printed with the data."""
-    messages = [one_line(message) for message in fit.messages]
-    told = [message for message in messages if "without any count" not in message]
-    return told + [text for text in warned if not any(text.startswith(message) for message in messages)]
 
 
 def _measures(fit: Fit, done: RunWriter, n_jobs: int | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import numpy as np
 import typer
 
+from log1pnmf._common.archive import check_place
 from log1pnmf._common.checks import plural, require
 from log1pnmf._common.safe_files import BadFileError, MemoryLimit
 from log1pnmf.counts.features import repeated
@@ -24,6 +25,7 @@ from log1pnmf.fitting.settings import Settings
 from log1pnmf.model.noise import ShiftedLog
 
 from .console import Screen
+from .run_folder import write_columns
 
 # ---------- options that several commands share, by the panel of --help that shows them
 
@@ -32,17 +34,13 @@ def _option(panel: str, metavar: str | None, text: str, *names: str, **more: Any
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
 
 
-def argument(metavar: str, text: str) -> Any:
-    """Return an argument, for `Annotated`."""
-    return typer.Argument(metavar=metavar, help=text, show_default=False)
-
-
+argument = partial(typer.Argument, show_default=False)
 model, data, run, output = (partial(_option, panel) for panel in ("Model", "Data", "Run", "Output"))
 
 FORMATS = ".h5ad, .zarr, 10x .h5 or folder, .mtx(.gz), .csv/.tsv(.gz), .npz, .npy; or a folder of .txt files"
-CountFile = Annotated[Path, argument("FILE", f"Counts: {FORMATS}.")]
-RunOrModel = Annotated[Path, argument("RUN", "Folder of a run, or a model (.npz).")]
-RunPlace = Annotated[Path, argument("RUN", "Folder of a run.")]
+CountFile = Annotated[Path, argument(metavar="FILE", help=f"Counts: {FORMATS}.")]
+RunOrModel = Annotated[Path, argument(metavar="RUN", help="Folder of a run, or a model (.npz).")]
+RunPlace = Annotated[Path, argument(metavar="RUN", help="Folder of a run.")]
 
 Components = Annotated[int, model("K", "Number of factors.", "-k", "--components")]
 SHIFT = "Shift of the link: parts multiply at small c and add up at inf. Separate several by commas."
@@ -105,6 +103,7 @@ Checkpoint = Annotated[
 Resume = Annotated[Path | None, run("PATH", "Continue from a checkpoint, with the same file and options.")]
 
 Folder = Annotated[Path, output("FOLDER", "New folder for the results.", "-o", "--output")]
+TableFile = Annotated[Path | None, output("PATH", "Also write the table, as .csv or .tsv.", "-o", "--output")]
 GroupBy = Annotated[str | None, output("COLUMN", "Column with labels of the samples, for the report.")]
 Report = Annotated[bool, output(None, "Write report.html.")]
 WriteH5ad = Annotated[Path | None, output("PATH", "Also write AnnData with the results.")]
@@ -285,13 +284,12 @@ class OpenOptions:
         """Read a file."""
         names = ("layer", "transpose", "max_memory", "text", "stop_words")
         how: Any = {name: getattr(self, name, None) for name in names}
-        return self.with_symbols(read_table(path, fractions="allow" if fractions else "refuse", **how))
+        table = read_table(path, fractions="allow" if fractions else "refuse", **how)
+        return table if self.gene_symbols is None else self.with_symbols(table, self.gene_symbols)
 
-    def with_symbols(self, table: CountTable) -> CountTable:
+    def with_symbols(self, table: CountTable, column: str) -> CountTable:
         """Name features by their symbols; those without one of their own keep their names."""
-        if self.gene_symbols is None:
-            return table
-        symbols = self._of_features(table, "--gene-symbols", self.gene_symbols).astype(str)
+        symbols = self._of_features(table, "--gene-symbols", column).astype(str)
         unclear = np.isin(symbols, ["", "NA", "nan", *repeated(symbols.tolist())])
         notes = table.notes
         if unclear.any():
@@ -363,3 +361,38 @@ def describe(table: CountTable) -> str:
     """Describe in words how large a table is."""
     (n, m), counts = table.shape, table.counts
     return f"{n:,} samples x {m:,} features, {table.fraction:.1%} not zero, {counts.total:,.0f} counts"
+
+
+# ---------- a table about a fit, printed and perhaps written
+
+TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """Options of commands that print a table about a fit."""
+
+    c: WhichModel = None
+    output: TableFile = None
+    json: Json = False
+    force: Force = False
+
+    def screen(self) -> Screen:
+        """Refuse a place for the table before anything is computed, and return where to print."""
+        if self.output is not None:
+            check_table(self.output, force=self.force)
+        return Screen(json=self.json)
+
+    def write(self, screen: Screen, table: Mapping[str, Any], **more: Any) -> None:
+        """Write the columns of a table, the names of its rows first, where that was asked for."""
+        if self.output is not None:
+            write_columns(self.output, table, force=self.force)
+            screen.wrote(self.output)
+        screen.result({name: np.asarray(column).tolist() for name, column in table.items()} | more)
+
+
+def check_table(path: Path, *, force: bool) -> None:
+    """Refuse a place for a table."""
+    if not path.name.endswith(TABLES):
+        raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {path}")
+    check_place(path, force=force)

@@ -48,12 +48,6 @@ def json_text(value: Any) -> str:
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)  # those below space are escaped already
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON to a file, whole or not at all."""
-    with replacing(path) as file:
-        file.write(f"{json_text(value)}\n".encode())
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
@@ -186,15 +180,11 @@ class RunWriter:
     _written: dict[str, Fit] = field(default_factory=dict)
 
     @property
-    def _files(self) -> dict[str, Fit]:
-        return {f"c={c_name(fit.c)}": fit for fit in self.fits}
-
-    @property
     def record(self) -> RunRecord:
         """What goes to run.json."""
         return replace(
             self.asked,
-            models=tuple(f"models/{name}.npz" for name in self._files),
+            models=tuple(f"models/c={c_name(fit.c)}.npz" for fit in self.fits),
             fits=tuple(self.measures),
             finished=self.finished,
             interrupted=self.interrupted,
@@ -212,7 +202,8 @@ class RunWriter:
 
     def write(self) -> None:
         """Write what is new: fits first, then run.json, which names them, then the tables."""
-        new = {name: fit for name, fit in self._files.items() if self._written.get(name) is not fit}
+        files = {f"c={c_name(fit.c)}": fit for fit in self.fits}
+        new = {name: fit for name, fit in files.items() if self._written.get(name) is not fit}
         n, m = self.table.shape
         samples, features = numbered(self.table.sample_names, n), numbered(self.table.feature_names, m)
         if self._written:
@@ -234,7 +225,8 @@ class RunWriter:
     def _save(self, new: Mapping[str, Fit]) -> None:
         for name, fit in new.items():
             fit.save(self.path / "models" / f"{name}.npz")
-        write_json(self.path / RECORD, to_tree(self.record))
+        with replacing(self.path / RECORD) as file:
+            file.write(f"{json_text(to_tree(self.record))}\n".encode())
         self._written.update(new)
 
 
@@ -244,21 +236,18 @@ def _earlier_aside(folder: Path) -> Iterator[None]:
     aside, moved = folder / f".{secrets.token_hex(8)}.old", False
     try:
         aside.mkdir()
-        _move_parts(folder, aside)
+        for part in _parts(folder):
+            os.rename(part, aside / part.name)
         moved = True
         yield
     except BaseException:
         for part in _parts(folder) if moved else []:
             remove(part)
-        _move_parts(aside, folder)
+        for part in _parts(aside) if aside.exists() else []:
+            os.rename(part, folder / part.name)
         raise
     finally:
         remove(aside)
-
-
-def _move_parts(source: Path, target: Path) -> None:
-    for part in _parts(source) if source.exists() else []:
-        os.rename(part, target / part.name)
 
 
 def _parts(folder: Path) -> list[Path]:

@@ -79,7 +79,6 @@ def tool(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def run(adata: Any, *arguments: Any, copy: bool = False, **options: Any) -> Any:
-        check_anndata(adata)
         adata = target(adata, copy)
         function(adata, *arguments, **options)
         return adata if copy else None
@@ -640,19 +639,6 @@ class ChosenCounts:
     layer: str | None  # where they were found; None is X
 
 
-def check_anndata(adata: Any) -> None:
-    """Refuse what is not an AnnData object."""
-    anndata = require("anndata", purpose="log1pnmf.tl")
-    if not isinstance(adata, anndata.AnnData):
-        if isinstance(adata, str | os.PathLike):
-            advice = "read the file first, with anndata.read_h5ad(path)"
-        elif hasattr(adata, "mod"):  # MuData
-            advice = f"pass one of its modalities, such as mdata[{next(iter(adata.mod), 'rna')!r}]"
-        else:
-            advice = "for matrices use log1pnmf.Log1pNMF"
-        raise TypeError(f"adata must be an AnnData object, got {type(adata).__name__}; {advice}")
-
-
 def raw_layer(layer: str | None, use_raw: bool) -> str | None:
     """Return the layer that scanpy's `use_raw` stands for."""
     if not use_raw:
@@ -663,7 +649,16 @@ def raw_layer(layer: str | None, use_raw: bool) -> str | None:
 
 
 def target(adata: Any, copy: bool) -> Any:
-    """Choose the object that results are written to."""
+    """Choose the object that results are written to; refuse what is not an AnnData object."""
+    anndata = require("anndata", purpose="log1pnmf.tl")
+    if not isinstance(adata, anndata.AnnData):
+        if isinstance(adata, str | os.PathLike):
+            advice = "read the file first, with anndata.read_h5ad(path)"
+        elif hasattr(adata, "mod"):  # MuData
+            advice = f"pass one of its modalities, such as mdata[{next(iter(adata.mod), 'rna')!r}]"
+        else:
+            advice = "for matrices use log1pnmf.Log1pNMF"
+        raise TypeError(f"adata must be an AnnData object, got {type(adata).__name__}; {advice}")
     if copy:
         return adata.to_memory() if adata.isbacked else adata.copy()
     if adata.is_view:
