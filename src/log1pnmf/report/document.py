@@ -22,15 +22,17 @@ from log1pnmf.analysis.evidence import Evidence, evidence_in
 from log1pnmf.analysis.groups import (
     ALIKE,
     Groups,
+    Section,
     as_numbers,
     colors_of_fits,
     fold_groups,
     labels_of,
     quarters,
+    sections_of,
+    spacing,
 )
 from log1pnmf.analysis.markers import Markers, markers_in
-from log1pnmf.analysis.space import Section, sections_of, spacing
-from log1pnmf.analysis.sweep import Sweep
+from log1pnmf.analysis.stability import Sweep
 from log1pnmf.counts.features import find_features
 from log1pnmf.fitting.anndata import as_fit, is_annotated, symbols_of
 from log1pnmf.fitting.fit import Fit

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf.analysis.evidence import Evidence
-from log1pnmf.analysis.groups import Groups
+from log1pnmf.analysis.groups import Groups, Section
 from log1pnmf.analysis.markers import Markers
-from log1pnmf.analysis.space import Section
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.summary import NOISES
