@@ -15,7 +15,7 @@ from log1pnmf.engines.base import Engine, HalfStep
 from log1pnmf.model.noise import LARGEST_ETA, SMALLEST_ETA, NegativeBinomial, Noise
 from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss
 from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
-from log1pnmf.model.zeros import AdaptiveZeros, EntryZeros, ZeroSurvey
+from log1pnmf.model.zeros import EntryZeros, ZeroSurvey
 
 Array = NDArray[np.float64]
 
@@ -95,11 +95,8 @@ class ReferenceEngine(Engine):
         indices = np.concatenate(lists).astype(np.int32)
         return Pattern((len(factors), len(loadings)), indptr, indices), exposure
 
-    def zero_errors(self, loadings: Array, factors: Array, *, roughly: bool = False) -> tuple[float, float]:
-        """Describe how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
-        zeros, signed, absolute = self.problem.zeros, 0.0, 0.0
-        if not isinstance(zeros, AdaptiveZeros):
-            return 0.0, 0.0
+    def _zero_errors(self, zeros, loadings, factors, roughly):
+        signed = absolute = 0.0
         for j, (where, eta, t) in enumerate(self._zeros(loadings, factors)):
             cost, _ = zero_costs(eta, t, self.problem.link, dispersion_of(self.problem, j))
             off = t * (cost - polynomial(eta, t, zeros.quadratics[j]))

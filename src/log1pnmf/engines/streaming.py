@@ -403,11 +403,10 @@ class StreamingEngine(Engine):
         """List none: every chunk finds its own in every pass, and adds the constant terms of the others."""
         return Pattern.empty((len(factors), 0)), np.zeros((len(factors), 2))
 
-    def zero_errors(self, loadings: Any, factors: Any, *, roughly: bool = False) -> tuple[float, float]:
-        """Return the errors of the quadratics, roughly from rows in memory; see `Engine.zero_errors`."""
-        zeros, index = self.problem.zeros, self.counts.sample_index
-        if not isinstance(zeros, AdaptiveZeros):
-            return 0.0, 0.0
+    def _zero_errors(
+        self, zeros: AdaptiveZeros, loadings: Any, factors: Any, roughly: bool
+    ) -> tuple[float, float]:
+        index = self.counts.sample_index
         if roughly and len(index):
             own, at = _rows_at(self.adopt(loadings), index), np.asarray(factors)
             sample = with_zeros(self._kept(), zeros, own, at, self.n_threads)

@@ -151,11 +151,9 @@ class TorchEngine(Engine):
         """List zeros above their cap; see `Engine.collect_zeros`."""
         return self._zeros(loadings, factors).collect(caps)
 
-    def zero_errors(self, loadings: Any, factors: Any, *, roughly: bool = False) -> tuple[float, float]:
-        """Describe how far the quadratics are off; see `Engine.zero_errors`."""
-        zeros = self.problem.zeros
-        if not isinstance(zeros, AdaptiveZeros):
-            return 0.0, 0.0
+    def _zero_errors(
+        self, zeros: AdaptiveZeros, loadings: Any, factors: Any, roughly: bool
+    ) -> tuple[float, float]:
         stored = self._keep(self.problem.factors_side).stored
         every = surveyed_every(len(loadings)) if roughly else 1
         return self._zeros(loadings, factors).errors(zeros.quadratics, stored, every=every)

@@ -169,6 +169,10 @@ class DeviceSpectrum(MeanSpectrum):
         means = _as(self.low, x)[:, None] + bins.flatten()
         return means.exp(), *((one @ weights).flatten(1) for one in (self.entries, self.counted))
 
+    def adopt(self, array: np.ndarray) -> Any:
+        """Copy an array to the device."""
+        return _as(array, self.entries)
+
     def sums(self, phi: np.ndarray, which: np.ndarray) -> Any:
         """See `MeanSpectrum.sums`."""
         means, entries, counted = (one[_as(which, one)] for one in self._nodes)
