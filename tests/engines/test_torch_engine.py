@@ -250,7 +250,7 @@ def test_streamed_blocks_give_what_resident_rows_give(c, kind, monkeypatch):
     for engine, streamed in ((whole, False), (parts, True)):
         monkeypatch.setattr(torch_rows, "fits", lambda *_, fits=not streamed: fits)
         kept = {
-            id(side.rows): torch_rows.DeviceRows(
+            id(side.rows): torch_rows.DeviceRows.of(
                 side.rows, engine.device, torch.float32, resident=not streamed, streamed_entries=40
             )
             for side in (problem.loadings_side, problem.factors_side)
@@ -276,7 +276,7 @@ def test_zeros_are_those_of_the_native_engine(kind, surveyed, precision, device,
     monkeypatch.setattr(torch_zeros, "DENSE_BYTES", 8 * 70 * 4)
     engine, native = TorchEngine(problem, device, precision), NativeEngine(problem, 1)
     rows = problem.factors_side.rows
-    kept = torch_rows.DeviceRows(rows, engine.device, torch.float32, resident=False, streamed_entries=300)
+    kept = torch_rows.DeviceRows.of(rows, engine.device, torch.float32, resident=False, streamed_entries=300)
     monkeypatch.setattr(engine, "_rows", lambda side: kept)
     caps = caps_for(1e-4)
     surveys = [one.survey_zeros(loadings, factors, caps) for one in (engine, native)]
