@@ -402,11 +402,12 @@ def excess_constant(y: ArrayLike, phi: ArrayLike) -> Array:
     With ``S(y) = log(y!) - y log(y) + y`` it is ``log(1 + phi y) + S(r) - S(y + r)``.
     """
     y, phi = np.broadcast_arrays(np.asarray(y, dtype=np.float64), np.asarray(phi, dtype=np.float64))
+    log_ratio = np.asarray(np.log1p(phi * y))
+    excess = np.asarray(0.5 * log_ratio + series(phi) - series(phi / (1.0 + phi * y)))
     wide = phi * LARGE > 1.0  # r is small
-    r = 1.0 / np.where(wide, phi, 1.0)
-    log_ratio = np.log1p(phi * y)
-    close = 0.5 * log_ratio + series(phi) - series(phi / (1.0 + phi * y))
-    return np.where(wide, log_ratio + stirling(r) - stirling(y + r), close)
+    r = 1.0 / phi[wide]
+    excess[wide] = log_ratio[wide] + stirling(r) - stirling(y[wide] + r)
+    return excess
 
 
 Noise: TypeAlias = Poisson | NegativeBinomial
