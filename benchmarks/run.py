@@ -20,13 +20,12 @@ from typing import Any
 from log1pnmf._core import runnable_kernels
 from log1pnmf.engines.native import effective_threads
 
-from . import against_sklearn, from_reference, memory, pace, streaming
+from . import from_reference, memory, pace, streaming
 from .data import DATA, REFERENCE, ROOT, Folder, MissingError
 from .table import as_text
 
 SECTIONS = {
     "reference": "PBMC, K=6, from the reference's starts",
-    "sklearn": "c = inf, K=6: to scikit-learn's likelihood",
     "memory": "Resident memory added by an approximate fit",
     "pace": "One iteration at c = 1, one thread",
     "default": "A default call at c = 1, one thread",
@@ -38,7 +37,6 @@ def _measurements(arguments: argparse.Namespace) -> dict[str, Callable[[Folder],
     quick = arguments.quick
     return {
         "reference": lambda folder: from_reference.measure(folder, quick),
-        "sklearn": lambda folder: against_sklearn.measure(folder, quick, arguments.full),
         "memory": lambda folder: memory.measure(folder, quick),
         "pace": lambda folder: pace.measure(folder, arguments.full),
         "default": lambda _: pace.measure_default(),
@@ -80,7 +78,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--full",
         action="store_true",
-        help="also scikit-learn on Kang, 1e8 non-zeros",
+        help="also 1e8 non-zeros",
     )
     parser.add_argument("--json", type=Path, default=ROOT / "bench-out" / "bench.json", help="where to write")
     return parser.parse_args()

@@ -38,14 +38,6 @@ class TestRefusals:
         with pytest.raises(ValueError, match=message):
             Counts.from_any(form(Y))
 
-    def test_one_bad_value_is_singular_and_scikit_learn_finds_its_words(self):
-        with pytest.raises(
-            ValueError, match=r"Negative values in data: counts has 1 negative entry \(first at row 0"
-        ):
-            Counts.from_any([[-1, 2]])
-        with pytest.raises(ValueError, match="contains NaN"):  # comes before negative
-            Counts.from_any([[-1.0, np.nan]])
-
     @pytest.mark.parametrize(
         ("bad", "error", "message"),
         [
@@ -128,7 +120,7 @@ class TestSizeFactors:
             (True, r"for each of the 3 samples, got shape \(\)"),
             ([1.0, 2.0], r"one number for each of the 3 samples, got 2"),
             (np.ones((3, 1)), r"got shape \(3, 1\)"),
-            ([1.0, 0.0, -1.0], r"positive and finite, got 0.0 at position 1 \(2 bad entries\)"),
+            ([1.0, 0.0, -1.0], r"positive and finite, .* got 0.0 at position 1 \(2 bad entries\)"),
             ([1.0, np.nan, 1.0], r"got nan at position 1 \(1 bad entry\)"),
             ([1.0, 1.0, np.inf], r"got inf at position 2"),
             (["a", "b", "c"], r"or an array of numbers, got list"),

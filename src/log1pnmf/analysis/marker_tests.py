@@ -98,9 +98,7 @@ class EstimatedLoadings:
     bounded: Array  # (n, K): loadings of the fit
     shift: Array  # (n, K): what leads from there to the estimates without bounds
     covariance: Array  # (n, K, K): of the errors of the estimates
-    # (n, K, K): inverse information; None if the tested counts are not those from which the loadings were
-    # estimated
-    inverse: Array | None
+    inverse: Array | None  # (n, K, K): inverse information; None if the tested counts are others
     factors: Array  # (m, K): with which they were estimated, on the eta scale
 
     @classmethod
@@ -120,11 +118,6 @@ class EstimatedLoadings:
         return self.values[:, :, None] * self.values[:, None, :]
 
     @cached_property
-    def squares(self) -> Array:
-        """The same without what errors add."""
-        return self.products - self.covariance
-
-    @cached_property
     def packed_inverse(self) -> Array:
         """Inverse information, as `forms` takes it."""
         return packed(np.zeros_like(self.covariance) if self.inverse is None else self.inverse)
@@ -133,11 +126,6 @@ class EstimatedLoadings:
     def packed_covariance(self) -> Array:
         """Covariances, as `forms` takes them."""
         return packed(self.covariance)
-
-    @cached_property
-    def have_errors(self) -> bool:
-        """Whether any covariance is not zero."""
-        return bool(self.covariance.any())
 
     def reliability(self, size_factors: Array) -> Array:
         """Share of a loading's variance beyond the other loadings that is not error: K numbers up to 1."""
@@ -179,12 +167,11 @@ def estimate_loadings(
     counted = np.broadcast_to(kinds != "loadings", (n, k)) & ((loadings > 0.0) | (kinds != "pattern"))
     shift, inverse = np.empty((n, k)), np.empty((n, k, k))
     covariance = np.empty((n, k, k)) if errors == "sandwich" else inverse
-    products = (factors[:, :, None] * factors[:, None, :]).reshape(len(factors), -1)
     for block in dense_blocks(rows.shape, BLOCK_BYTES / (8 * 8)):
         y, t, eta = rows.to_dense(block), exposure_of(problem, block), loadings[block] @ factors.T
         curvature = expected_curvature(eta, t, fit.link, problem.noise)
         slope = entry_gradient(y, eta, t, fit.link, noise=problem.noise)
-        information = (curvature @ products).reshape(-1, k, k)
+        information = weighted_products(curvature, factors)
         inverse[block] = inverse_information(information, counted[block])
         error = np.sqrt(np.einsum("ikk->ik", inverse[block]))
         step = -np.einsum("ikl,il->ik", inverse[block], slope @ factors)
@@ -192,7 +179,7 @@ def estimate_loadings(
         if errors == "sandwich":
             leverage = curvature * forms(packed(inverse[block]), factors, factors)
             slope = slope + curvature * (shift[block] @ factors.T)
-            scores = (slope**2 / np.maximum(1.0 - leverage, LEAST_SPARE) @ products).reshape(-1, k, k)
+            scores = weighted_products(slope**2 / np.maximum(1.0 - leverage, LEAST_SPARE), factors)
             scores += RIDGE * information * np.eye(k)  # gradients say nothing of what is not identified
             covariance[block] = inverse[block] @ scores @ inverse[block]
     return EstimatedLoadings(loadings, shift, covariance, inverse if own else None, factors)
@@ -204,6 +191,14 @@ def expected_curvature(eta: Array, t: Array, link: ShiftedLog, noise: Noise) -> 
     return entry_curvature(t * link.em(at), at, t, link, noise=noise)
 
 
+def weighted_products(weights: Array, factors: Array) -> Array:
+    """``sum_j w_ij F_j F_j'`` for all i: n x K x K."""
+    first, second = np.triu_indices(factors.shape[1])
+    found = np.empty((len(weights), factors.shape[1], factors.shape[1]))
+    found[:, first, second] = found[:, second, first] = weights @ (factors[:, first] * factors[:, second])
+    return found
+
+
 def packed(matrices: Array) -> Array:
     """Return the upper triangles of symmetric matrices, n x K (K + 1) / 2."""
     first, second = np.triu_indices(matrices.shape[1])
@@ -213,11 +208,8 @@ def packed(matrices: Array) -> Array:
 def forms(triangles: Array, left: Array, right: Array) -> Array:
     """``left_j' M_i right_j`` for all i and j, with symmetric matrices from `packed`."""
     first, second = np.triu_indices(left.shape[1])
-    products = left[:, first] * right[:, second] + np.where(
-        first == second, 0.0, left[:, second] * right[:, first]
-    )
-    found: Array = triangles @ products.T
-    return found
+    mirrored = np.where(first == second, 0.0, left[:, second] * right[:, first])
+    return np.asarray(triangles @ (left[:, first] * right[:, second] + mirrored).T)
 
 
 def inverse_information(information: Array, counted: NDArray[np.bool_]) -> Array:
@@ -276,10 +268,7 @@ LEAST_WITH_ALL = 0.6  # part of the features that agree for a factor that must a
 
 @dataclass(frozen=True, eq=False)
 class Inference:
-    """Effects with errors and tests, on the eta scale; arrays of shape (m, K).
-
-    Columns of factors to which nothing can be compared (`StandIns.comparable`) are NaN.
-    """
+    """Effects with errors and tests, on the eta scale, (m, K); NaN for factors that are not comparable."""
 
     effect: Array
     error: Array
@@ -302,8 +291,7 @@ def infer_from_fit(
 ) -> tuple[Inference, Array]:
     """Test all features on loadings that were estimated with the factors of a fit; also their reliability.
 
-    `centred`: relative to features that do not move, because size factors are estimates. `shown` is called
-    with the number of features that are done and of all.
+    `centred`: relative to features that do not move, because size factors are estimates.
     """
     sizes, own = problem.size_factors, source is None
     estimated = estimate_loadings(fit, source or problem, loadings, errors=errors, own=own)
@@ -461,14 +449,13 @@ class _Equations:
 
     def spread(self, f: Array, g: Array) -> Array:
         """``f' V_i g``."""
-        if not self.loadings.have_errors:
-            return np.zeros((1, 1))
         return forms(self.loadings.packed_covariance, f, g)
 
     def solve(self) -> _Solution:
         """Take Newton steps from the start."""
         loadings, f, counted = self.loadings, self.start.copy(), np.ones(self.start.shape, dtype=bool)
         n, k = loadings.values.shape
+        squares = (loadings.products - loadings.covariance).reshape(n, -1)  # without what errors add
         for _ in range(MOST_STEPS):
             eta, spread = self.eta(f), self.spread(f, f)
             mean, slope = self.mean(eta, spread)
@@ -476,9 +463,8 @@ class _Equations:
             total = residual.T @ loadings.values
             if self.own is not None and loadings.inverse is not None:
                 total += _summed(residual * self.own, loadings.inverse, self.factors)
-            if loadings.have_errors:
-                total -= _summed(information, loadings.covariance, f)
-            derivative = (information.T @ loadings.squares.reshape(n, -1)).reshape(-1, k, k)
+            total -= _summed(information, loadings.covariance, f)
+            derivative = (information.T @ squares).reshape(-1, k, k)
             inverse = inverse_information(derivative, counted)
             step = -np.einsum("jkl,jl->jk", inverse, total)
             if not self.link.is_identity:
@@ -489,31 +475,25 @@ class _Equations:
                 break
         reach = loadings.products.reshape(n, -1) @ inverse.reshape(len(f), -1).T  # ``L_i' A_j^-1 L_i``
         spare = np.maximum(1.0 - information * reach, LEAST_SPARE)
-        return _Solution(f, inverse, eta, np.broadcast_to(spread, eta.shape), residual, information, spare)
-
-    def _effect(self, f: Array, own: Array, rest: Array, still: float) -> tuple[Array, Array]:
-        """Return the effects of features with coefficients f, and their derivatives, features x K."""
-        with_it, without = f @ own, np.minimum(f @ rest, LARGEST_ETA)
-        if self.link.is_identity:
-            return with_it - still * without, np.broadcast_to(own - still * rest, f.shape)
-        moved = np.maximum(1.0 + still * np.expm1(without), LEAST_ETA)
-        share = still * np.exp(without) / moved
-        return with_it - np.log(moved), own - share[:, None] * rest
+        return _Solution(f, inverse, eta, spread, residual, information, spare)
 
     def test(
         self, found: _Solution, own: Array, rest: Array, still: float, errors: str
     ) -> tuple[Array, Array, Array]:
-        """Return the effect of every feature, its standard error, and the error that divides it in the test.
-
-        Errors are inf where nothing is known: the loadings have no more variance than their errors.
-        """
-        effect, contrast = self._effect(found.coefficients, own, rest, still)
+        """Return effects, errors (inf where nothing is known), and the errors that divide in the test."""
+        with_it, without = found.coefficients @ own, np.minimum(found.coefficients @ rest, LARGEST_ETA)
+        if self.link.is_identity:
+            effect, share = with_it - still * without, np.array([still])
+        else:
+            moved = np.maximum(1.0 + still * np.expm1(without), LEAST_ETA)
+            effect, share = with_it - np.log(moved), still * np.exp(without) / moved
+        contrast = own - share[:, None] * rest  # derivative of the effect
         u = np.einsum("jkl,jl->jk", found.inverse, contrast)
         length = (u * contrast).sum(axis=1)
         unknown = length <= 0.0
         way = (1.0 - TO_ESTIMATE) * effect / np.where(unknown, np.inf, length)  # back, in units of u
         along = self.eta(u)
-        cross = np.broadcast_to(self.spread(found.coefficients, u), along.shape)
+        cross = self.spread(found.coefficients, u)
         around = u, along, cross
         if errors == "model":
             error, divisor = (self._error(found, around, part) for part in (0.0 * way, way))
@@ -531,25 +511,20 @@ class _Equations:
     def _error(
         self, found: _Solution, around: tuple[Array, Array, Array], way: Array, which: Any = slice(None)
     ) -> Array:
-        """Return errors of the contrast of some features with the variance of the noise, some way back.
-
-        `around`: u, ``L_i' u`` and ``f' V_i u`` for the way from the estimate f along u.
-        """
+        """Return errors with the variance of the noise, some way back from the estimate f along u."""
+        # around: u, L_i' u and f' V_i u
         u, along, cross, way = around[0][which], around[1][:, which], around[2][:, which], way[which]
         at = np.maximum(found.eta[:, which] - way * along, LEAST_VARIANCE * self.level[which])
         t = self.t if self.t.shape[1] == 1 else self.t[:, which]
         slope = t if self.link.is_identity else t * np.exp(np.minimum(at, LARGEST_ETA))
         curvature = expected_curvature(at, t, self.link, self.noise.of_features(which))
-        variance = slope**2 / curvature * along**2
-        if self.loadings.have_errors:
-            spread = found.spread[:, which]
-            if way.any():
-                square = self.spread(u, u)
-                spread = np.maximum(spread - 2.0 * way * cross + way**2 * square, 0.0)
-                cross = cross - way * square
-            variance += slope**2 * (spread * along**2 + cross**2)
-        error: Array = np.sqrt((self.a[:, which] ** 2 * variance).sum(axis=0))
-        return error
+        spread = found.spread[:, which]
+        if way.any():
+            square = self.spread(u, u)
+            spread = np.maximum(spread - 2.0 * way * cross + way**2 * square, 0.0)
+            cross = cross - way * square
+        variance = slope**2 * (along**2 / curvature + spread * along**2 + cross**2)
+        return np.asarray(np.sqrt((self.a[:, which] ** 2 * variance).sum(axis=0)))
 
 
 def _summed(of_samples: Array, matrices: Array, f: Array) -> Array:
@@ -577,17 +552,7 @@ class Shrunken:
 
 
 def shrink(estimates: Array, errors: Array) -> Shrunken:
-    """Shrink estimates of effects that may be zero, positive or negative.
-
-    Errors are inf where nothing is known.
-
-    >>> rng = np.random.default_rng(0)
-    >>> effects = np.where(rng.random(2000) < 0.8, 0.0, 3.0 * rng.standard_normal(2000))
-    >>> found = shrink(effects + rng.standard_normal(2000), np.ones(2000))
-    >>> sure = found.false_sign_rate < 0.05
-    >>> bool(found.null_share > 0.6), bool((effects[sure] <= 0.0).mean() < 0.05)
-    (True, True)
-    """
+    """Shrink estimates of effects of either sign; errors are inf where nothing is known."""
     known = np.isfinite(errors) & np.isfinite(estimates) & (errors > 0.0)
     if not known.any():
         return Shrunken(np.zeros(len(estimates)), np.ones(len(estimates)), 1.0)
