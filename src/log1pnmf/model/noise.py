@@ -310,9 +310,7 @@ class NegativeBinomial:
         dispersion = np.array(self.dispersion, dtype=np.float64)
         if dispersion.ndim > 1 or not (np.isfinite(dispersion) & (dispersion >= 0.0)).all():
             raise ValueError(
-                "dispersion must be numbers of at least 0, one for each feature; "
-                f"got shape {dispersion.shape}, {np.nanmin(dispersion, initial=math.inf):g} to "
-                f"{np.nanmax(dispersion, initial=-math.inf):g}, {int(np.isnan(dispersion).sum())} of them NaN"
+                f"dispersion must be numbers of at least 0, one for each feature, got {dispersion!r:.100}"
             )
         dispersion.flags.writeable = False
         object.__setattr__(self, "dispersion", dispersion)
