@@ -15,7 +15,7 @@ from log1pnmf.counts.passes import survey
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.registry import has_card
 from log1pnmf.engines.streaming import StreamingEngine
-from log1pnmf.fitting.solver import solve_loadings
+from log1pnmf.fitting.solver import solve_side
 from log1pnmf.model.problem import Bounds, Problem
 
 K = 4
@@ -103,7 +103,7 @@ def test_engines_find_the_minimum_of_scipy(c, kind):
     side, native, reference = problem.loadings_side, NativeEngine(problem, 1), ReferenceEngine(problem)
     found = []
     for engine in (native, reference):
-        values, converged = solve_loadings(engine, start, factors, bounds=bounds, tol=1e-12)
+        values, converged = solve_side(engine, "loadings", start, factors, bounds=bounds, tol=1e-12)
         assert converged
         check_held(bounds, start, values)
         found.append(reference.evaluate(side, values, factors)[0] + bounds.cost(values))
@@ -158,7 +158,8 @@ def test_torch_finds_what_native_finds(c, kind):
     for seed in range(3):
         bounds = random_bounds(loadings, seed)
         start = bounds.clip(loadings)
-        found = [solve_loadings(engine, start, factors, bounds=bounds, tol=1e-12)[0] for engine in engines]
+        how = {"bounds": bounds, "tol": 1e-12}
+        found = [solve_side(engine, "loadings", start, factors, **how)[0] for engine in engines]
         check_held(bounds, start, found[0])
         loss = [engines[1].loss(one, factors) + bounds.cost(one) for one in found]
         assert loss[0] == pytest.approx(loss[1], rel=1e-8)

@@ -250,7 +250,7 @@ def test_zeros_are_those_of_the_native_engine(kind, surveyed, precision, device,
     stored, exposure = engine.collect_zeros(loadings, factors, problem.zeros.caps)
     for found, expected in (
         (stored, problem.zeros.stored),
-        (stored.transpose(), problem.zeros.stored.transpose()),
+        (stored.transposed, problem.zeros.stored.transposed),
     ):
         assert found.shape == expected.shape
         np.testing.assert_array_equal(found.indptr, expected.indptr)

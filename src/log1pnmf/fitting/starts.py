@@ -36,7 +36,7 @@ from log1pnmf.model.zeros import quadratic
 
 from .fit import Fit, arranged, scale_of, scaled
 from .fixed_factors import beside_known, constraint_of, settled, within
-from .runs import AdaptiveUpdate, Runs, Start, update_of
+from .runs import AdaptiveUpdate, Runs, Start
 from .settings import GIVEN, INITS, Settings
 from .solver import Extrapolation, Iteration, Point, Stopping, alternate, engine_at, finds_effects
 
@@ -185,7 +185,7 @@ def adapt_start(problem: Problem, loadings: Array, factors: Array, rng: Random) 
     loadings, factors, seen = loadings.copy(), factors.copy(), set()
     used = np.asarray(loadings.any(axis=0) | factors.any(axis=0))
     for k in range(loadings.shape[1]):
-        digest = _digest(loadings, factors, k)
+        digest = hash(((loadings[:, k] + 0.0).tobytes(), (factors[:, k] + 0.0).tobytes()))  # 0 has no sign
         if not used[k]:
             for values in (loadings, factors):
                 mean = values.mean() if values.any() else 1.0
@@ -201,11 +201,6 @@ def adapt_start(problem: Problem, loadings: Array, factors: Array, rng: Random) 
             least = LIFTED * np.where(means > 0.0, means, means.mean() if means.any() else 1.0)
             values[where] = np.maximum(values[where], least)
     return _without_empty(problem, loadings, factors)
-
-
-def _digest(loadings: Array, factors: Array, k: int) -> int:
-    """Return columns apart; the zero has no sign here."""
-    return hash(((loadings[:, k] + 0.0).tobytes(), (factors[:, k] + 0.0).tobytes()))
 
 
 def _impossible(problem: Problem, loadings: Array, factors: Array) -> tuple[Array, Array]:
@@ -411,9 +406,6 @@ def sampled_start(
         tol=SAMPLE_TOL,
         max_iter=SAMPLE_ITERATIONS,
     )
-
-    problem = sample.engine.problem
-    update = update_of(part, problem.counts, batched=problem.batches is not None)
     here = None if known is None else known.of_samples(sample.rows)
     run = Runs(
         settings=part,
@@ -421,7 +413,6 @@ def sampled_start(
         rng=rng,
         start=start,
         constraint=constraint_of(part, here),
-        update=update,
     ).best()
     pair = Point(run.last.loadings, run.last.factors)
     return spread(engine, sample.settle, pair, constraint_of(settings, known)), run.start
