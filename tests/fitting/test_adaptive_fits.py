@@ -17,7 +17,7 @@ from log1pnmf.fitting.runs import AdaptiveUpdate
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.solver import Point
 from log1pnmf.fitting.starts import initialize
-from log1pnmf.fitting.summary import gained_lately, last_gain
+from log1pnmf.fitting.summary import gained_lately
 from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 
@@ -70,11 +70,6 @@ def test_the_objective_falls_between_updates_and_what_an_update_changes_is_no_ga
     jumped = fit.history["objective"] + np.where(np.arange(len(fit.history["iteration"])) < renewed, 1e6, 0.0)
     other = replace(fit, history={**fit.history, "objective": jumped})
     assert gained_lately(other, most=1000) == gained_lately(fit, most=1000)
-    just = {name: column[: renewed + 1] for name, column in fit.history.items()}
-    objective = fit.history["objective"]
-    assert last_gain(replace(fit, history=just)) == pytest.approx(
-        objective[renewed - 2] - objective[renewed - 1]
-    )
 
 
 def test_where_most_zeros_would_be_visited_all_are(request):

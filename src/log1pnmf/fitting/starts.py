@@ -368,19 +368,18 @@ def _given_start(
     engine: Engine, settings: Settings, rng: Random, given: Given, known: Structure | None, *, streamed: bool
 ) -> Point:
     """Make the user's start usable; what is known of factors is put into it."""
-    problem = engine.problem
-
-    def usable(loadings: Array, factors: Array) -> Point:
-        if streamed:
-            return lifted_start(engine, loadings, factors)
-        return Point(*adapt_start(problem, loadings, factors, rng))
-
-    pair = usable(given[0], given[1] / settings.link.alpha)
+    problem, factors = engine.problem, given[1] / settings.link.alpha
+    if streamed:
+        pair = lifted_start(engine, given[0], factors)
+    else:
+        pair = Point(*adapt_start(problem, given[0], factors, rng))
     if known is None:
         return pair
     constraint = constraint_of(settings, known)
     pair = within(constraint, pair)
-    return pair if streamed else within(constraint, usable(pair.loadings, pair.factors))
+    if streamed:
+        return pair
+    return within(constraint, Point(*adapt_start(problem, pair.loadings, pair.factors, rng)))
 
 
 # ---------- where a streamed fit starts

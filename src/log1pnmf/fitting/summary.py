@@ -168,12 +168,6 @@ def gained_lately(fit: Fit, most: int = 10) -> str | None:
     return f"{iterations} gained {gain:,.3g} {unit} ({share:.1e} of it)"
 
 
-def last_gain(fit: Fit) -> float | None:
-    """How much the last iteration lowered the objective; None at the start."""
-    objective = levelled(fit.history)[1]
-    return float(objective[-2] - objective[-1]) if len(objective) > 1 else None
-
-
 def _section(title: str, rows: Iterable[tuple[str, str]]) -> list[str]:
     return ["", title, *(f"  {name:<16}{text}" for name, text in rows)]
 
