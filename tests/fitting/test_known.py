@@ -71,6 +71,12 @@ def test_known_columns_keep_every_bit_beside_free_ones(engine):
     assert again.factors[:, 3].max() == pytest.approx(1.0)
 
 
+def test_a_known_factor_of_any_c_is_part_of_the_optimum():
+    whole = fit(3, c=0.5)
+    held = fit(3, c=0.5, fixed_factors=whole.factors[:, 1].copy(), init=whole)
+    assert held.objective == pytest.approx(whole.objective, rel=1e-6)
+
+
 def test_a_strict_mask_allows_nothing_outside_and_a_penalty_little():
     strict = fit(3, mask=SETS)
     assert strict.factor_names == ["first", "second", "k2"]

@@ -188,6 +188,7 @@ def test_files_and_r_lists_keep_it(counts, fit, tmp_path):
         ({"noise": "nb", "dispersion": ["a"] * 6}, "dispersion must be numbers"),
         ({"noise": "nb", "likelihood": "chebyshev"}, "likelihood='chebyshev' supports Poisson noise only"),
         ({"noise": "nb", "row_solver": "coordinate"}, "row_solver must be 'newton' with noise='nb'"),
+        ({"likelihood": "adaptive", "row_solver": "coordinate"}, "needs row_solver='newton'"),
     ],
 )
 def test_refusals(counts, options, message):

@@ -178,11 +178,9 @@ class NativeEngine(Engine):
         found = collect_zeros(*where, np.ascontiguousarray(caps), exposure, self.n_threads)
         return Pattern((len(factors), len(loadings)), *found), exposure
 
-    def zero_errors(self, loadings: Array, factors: Array, *, roughly: bool = False) -> tuple[float, float]:
-        """Describe how far the quadratics are off; see `Engine.zero_errors`."""
-        zeros = self.problem.zeros
-        if not isinstance(zeros, AdaptiveZeros):
-            return 0.0, 0.0
+    def _zero_errors(
+        self, zeros: AdaptiveZeros, loadings: Array, factors: Array, roughly: bool
+    ) -> tuple[float, float]:
         signed, absolute = np.empty((2, len(factors)))
         where, every = self._zeros(loadings, factors), surveyed_every(len(loadings)) if roughly else 1
         zero_errors(*where, every, zeros.quadratics, signed, absolute, self.n_threads)
