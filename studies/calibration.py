@@ -19,7 +19,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from benchmarks.data import DATA, ROOT
@@ -34,7 +34,7 @@ from log1pnmf.analysis.marker_tests import (
     infer_from_fit,
     regress,
 )
-from log1pnmf.analysis.markers import STATISTICS, markers
+from log1pnmf.analysis.markers import By, markers
 from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.new_samples import project
@@ -42,6 +42,7 @@ from log1pnmf.fitting.ranking import stand_ins
 from log1pnmf.model.problem import Problem
 
 NOISES = ("poisson", "nb")
+STATISTICS = get_args(By)
 
 
 CASES = [

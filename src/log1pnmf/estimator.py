@@ -3,38 +3,54 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from log1pnmf._common.archive import StrPath
-from log1pnmf._common.checks import check_choice, one_for_each
+from log1pnmf._common.arrays import Numbers
+from log1pnmf._common.checks import Seed, check_choice, one_for_each
 from log1pnmf.analysis.batches import batch_effects
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.markers import Markers, markers, top_features
 from log1pnmf.analysis.usage import Usage, usage
 from log1pnmf.counts.chunks import CountSource
-from log1pnmf.counts.counts import Counts, check_unmasked, to_host
+from log1pnmf.counts.counts import Counts, SizesKind, check_unmasked, to_host
 from log1pnmf.counts.passes import source_of
 from log1pnmf.engines.base import RowSolver
-from log1pnmf.engines.registry import as_counts
+from log1pnmf.engines.registry import EngineKind, as_counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.callbacks import Callback
-from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.fit import Certificate, Fit
 from log1pnmf.fitting.fit_counts import checked, fit_counts
 from log1pnmf.fitting.new_samples import of_features, project, score
-from log1pnmf.fitting.settings import GIVEN
+from log1pnmf.fitting.settings import GIVEN, InitKind, LikelihoodKind, NoiseKind
 from log1pnmf.fitting.summary import summarize
+from log1pnmf.model.dispersion import DispersionKind
 from log1pnmf.report.document import write_report
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from typing_extensions import Self, Unpack
+
 Array = NDArray[np.float64]
+
+
+class NewSamples(TypedDict, total=False):
+    """What `Log1pNMF.transform` takes beside counts, for type checkers."""
+
+    size_factors: SizesKind | Numbers | None
+    batch: Any
+    fixed_loadings: Any
+    prior: Literal["auto"] | float
+    features: Literal["all", "shared"]
 
 
 def _part(name: str) -> Any:
@@ -55,6 +71,22 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     c : float
         Shift of the link. Parts multiply at small c and add up at inf, which is standard Poisson NMF. On most
         data small c predicts held-out counts best; at inf a fit can be read as probabilities.
+    noise : {"poisson", "nb", "auto"}
+        How counts scatter around their means: "nb" is negative binomial, with the variance
+        ``mean + dispersion * mean**2``. "auto" takes the one that predicts held-out counts better, and
+        `summary` says why.
+    size_factors : {"total", "fit", "none"} or array of shape (n_samples,)
+        Depth of the samples. "total" is the total count divided by its mean. "fit" starts there and
+        estimates them with the model, for factors that change totals (see "Size factors").
+    random_state : int, RandomState, Generator or None
+        Seed or generator of the random numbers.
+    n_jobs : int, optional
+        Number of threads; None and -1 use all cores, -2 all but one. None is not 1 as elsewhere in
+        scikit-learn, because the bits of the result do not depend on it, as in NumPy's linear algebra.
+        ``OMP_NUM_THREADS``, threadpoolctl and the workers of joblib still limit it.
+
+    Other Parameters
+    ----------------
     likelihood : {"auto", "adaptive", "exact", "chebyshev", "taylor"}
         How to treat zero counts. "adaptive" visits those that matter, replaces the others by a quadratic per
         feature, and is exact up to `zeros_tol`. "exact" visits all of them, without any error; on large
@@ -64,13 +96,6 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         (a quarter of the entries is not zero), and otherwise adaptive.
     zeros_tol : float
         With "adaptive": largest sum of absolute errors at zero counts, as a share of the log-likelihood.
-    size_factors : {"total", "fit", "none"} or array of shape (n_samples,)
-        Depth of the samples. "total" is the total count divided by its mean. "fit" starts there and
-        estimates them with the model, for programmes that change totals (docs/explanation/sizes.md).
-    noise : {"poisson", "nb", "auto"}
-        How counts scatter around their means: "nb" is negative binomial, with the variance
-        ``mean + dispersion * mean**2``. "auto" takes the one that predicts held-out counts better, and
-        `summary` says why.
     dispersion : {"feature", "shared"}, float or array of shape (n_features,)
         With "nb": one dispersion for each feature, or the same for all, by maximum likelihood. Those of the
         features are pulled towards their trend over the mean counts. Numbers are used unchanged.
@@ -102,8 +127,6 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         What does the computation. "auto" uses a CUDA GPU if there is one and the data are large, "streaming"
         for counts that are not in memory, and otherwise the compiled core; ``fit_.settings`` says which.
         "torch" needs a CUDA GPU.
-    random_state : int, RandomState, Generator or None
-        Seed or generator of the random numbers.
     fixed_factors : mapping of str to array, data frame or array of shape (K_0, n_features), optional
         Known factors, on the link scale, such as `log1pnmf.background`; arrays may be transposed.
         `n_components` counts all factors. Known factors come first and keep their order, names and scale:
@@ -111,10 +134,6 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     mask : mapping of str to features, or array of bool of shape (K_1, n_features), optional
         Features that factors may have, such as gene sets: names, or numbers if features have no names.
         Names that are not in the data are ignored.
-    n_jobs : int, optional
-        Number of threads; None and -1 use all cores, -2 all but one. None is not 1 as elsewhere in
-        scikit-learn, because the bits of the result do not depend on it, as in NumPy's linear algebra.
-        ``OMP_NUM_THREADS``, threadpoolctl and the workers of joblib still limit it.
     verbose : int, optional
         By default progress is shown in a terminal and in a notebook, from the third second on. 1 shows it at
         once and writes a line into log files; 0 shows nothing.
@@ -178,13 +197,13 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     n_features_in_: int
     feature_names_in_: NDArray[np.object_]
 
-    loadings_ = _part("loadings")
-    dispersion_ = _part("dispersion")
-    log_likelihood_ = _part("log_likelihood")
-    converged_ = _part("converged")
-    kkt_residual_ = _part("kkt_residual")
-    history_ = _part("history")
-    certificate_ = _part("certificate")
+    loadings_: Array = _part("loadings")
+    dispersion_: Array | None = _part("dispersion")
+    log_likelihood_: float | None = _part("log_likelihood")
+    converged_: bool = _part("converged")
+    kkt_residual_: float = _part("kkt_residual")
+    history_: Mapping[str, np.ndarray] = _part("history")
+    certificate_: Certificate | None = _part("certificate")
 
     @property
     def batch_effects_(self) -> Any:
@@ -211,32 +230,34 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         n_components: int = 2,
         *,
         c: float = 1.0,
-        likelihood: str = "auto",
+        noise: NoiseKind = "poisson",
+        size_factors: SizesKind | Numbers = "total",
+        random_state: Seed = 0,
+        n_jobs: int | None = None,
+        likelihood: LikelihoodKind = "auto",
         zeros_tol: float = 1e-4,
-        size_factors: Any = "total",
-        noise: str = "poisson",
-        dispersion: Any = "feature",
+        dispersion: DispersionKind | float | Numbers = "feature",
         batch_strength: float = 10.0,
-        init: Any = "auto",
+        init: InitKind | tuple[ArrayLike, ArrayLike] | Fit = "auto",
         n_init: int = 1,
         l1: float = 0.0,
         mask_penalty: float = math.inf,
         row_solver: RowSolver = "newton",
         max_iter: int = 1000,
         tol: float = 1e-9,
-        engine: Any = "auto",
-        random_state: Any = 0,
+        engine: EngineKind = "auto",
         fixed_factors: Any = None,
         mask: Any = None,
-        n_jobs: int | None = None,
         verbose: int | None = None,
     ) -> None:
         self.n_components = n_components
         self.c = c
+        self.noise = noise
+        self.size_factors = size_factors
+        self.random_state = random_state
+        self.n_jobs = n_jobs
         self.likelihood = likelihood
         self.zeros_tol = zeros_tol
-        self.size_factors = size_factors
-        self.noise = noise
         self.dispersion = dispersion
         self.batch_strength = batch_strength
         self.init = init
@@ -247,10 +268,8 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self.max_iter = max_iter
         self.tol = tol
         self.engine = engine
-        self.random_state = random_state
         self.fixed_factors = fixed_factors
         self.mask = mask
-        self.n_jobs = n_jobs
         self.verbose = verbose
 
     # ---------------------------------------------------------------- fitting
@@ -337,17 +356,23 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         renamed = self.fit_.given_factor_names
         return names if renamed is None else np.array(renamed, dtype=object)
 
+    @overload
+    def transform(self, X: Any, *, return_std: Literal[False] = ..., **of: Unpack[NewSamples]) -> Array: ...
+    @overload
+    def transform(
+        self, X: Any, *, return_std: Literal[True], **of: Unpack[NewSamples]
+    ) -> tuple[Array, Array]: ...
     def transform(
         self,
         X: Any,
         *,
-        size_factors: Any = None,
+        size_factors: SizesKind | Numbers | None = None,
         batch: Any = None,
         fixed_loadings: Any = None,
-        prior: Any = "auto",
-        features: str = "all",
+        prior: Literal["auto"] | float = "auto",
+        features: Literal["all", "shared"] = "all",
         return_std: bool = False,
-    ) -> Any:
+    ) -> Array | tuple[Array, Array]:
         """Estimate the loadings of other samples for the factors of the fit.
 
         Features that are zero in every factor do not affect the loadings and are ignored. If both the
@@ -377,7 +402,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         """
         check_choice("features", features, ("all", "shared"))
         new, shared = self._new_samples(X), features == "shared"
-        own = {"batch": batch, "prior": prior, "engine": self.engine, "n_jobs": self.n_jobs}
+        own: Any = {"batch": batch, "prior": prior, "engine": self.engine, "n_jobs": self.n_jobs}
         found = project(self.fit_, new, size_factors, fixed_loadings=fixed_loadings, shared=shared, **own)
         if not return_std:
             return found.loadings
@@ -447,7 +472,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         options.setdefault("n_jobs", self.n_jobs)
         return write_report(path, self.fit_, **options)
 
-    def top_features(self, n_top: int = 10, *, feature_names: Any = None) -> Any:
+    def top_features(self, n_top: int = 10, *, feature_names: Any = None) -> DataFrame:
         """List `n_top` features (by `feature_names`) that tell each factor from the others, as a frame."""
         check_is_fitted(self)
         return top_features(self.fit_, n_top, feature_names=feature_names)

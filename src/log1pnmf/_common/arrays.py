@@ -11,13 +11,24 @@ import operator
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from log1pnmf._core import extrapolate
+
+# ---------- numbers that users pass
+
+
+class SupportsArray(Protocol):
+    """Anything that NumPy turns into an array: an array, a series, a tensor."""
+
+    def __array__(self) -> Any: ...
+
+
+Numbers: TypeAlias = Sequence[float] | SupportsArray  # no text, unlike NumPy's ArrayLike
 
 # ---------- matrices with one row per sample that need not be in memory: lazy, and read in blocks
 

@@ -287,6 +287,7 @@ def one_for_each(name: str, given: Any, length: int, *, of: str = "features") ->
 # ---------- random generators, and their state as plain values, from which they can be restored
 
 Random: TypeAlias = np.random.Generator | np.random.RandomState
+Seed: TypeAlias = int | Random | None
 
 GENERATORS = {name: getattr(np.random, name) for name in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")}
 

@@ -31,7 +31,7 @@ from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
 from log1pnmf.model.problem import Problem
 
-from .marker_tests import ERRORS, TINY, Z95, inverse_information, weighted_products
+from .marker_tests import ERRORS, TINY, Z95, ErrorKind, inverse_information, weighted_products
 
 Array = NDArray[np.float64]
 
@@ -114,7 +114,7 @@ def loading_errors(
     *,
     size_factors: Any = None,
     batch: Any = None,
-    errors: str = "sandwich",
+    errors: ErrorKind = "sandwich",
 ) -> Array:
     """Compute standard errors of loadings given the factors, from the counts of each sample.
 

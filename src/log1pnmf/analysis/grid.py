@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise, product
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,7 +156,8 @@ def _ascending(name: str, values: Iterable[Any]) -> tuple[Any, ...]:
 
 # ---------- what is fitted in a fold and how a fit is judged: held-out counts, or held-out samples
 
-HOLDOUTS = ("counts", "samples")
+Holdout: TypeAlias = Literal["counts", "samples"]
+HOLDOUTS: tuple[str, ...] = get_args(Holdout)
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,7 +63,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import scipy
@@ -79,7 +79,8 @@ from log1pnmf.model.problem import Problem
 
 Array = NDArray[np.float64]
 
-ERRORS = ("sandwich", "model")
+ErrorKind: TypeAlias = Literal["sandwich", "model"]
+ERRORS: tuple[str, ...] = get_args(ErrorKind)
 Z95 = NormalDist().inv_cdf(0.975)
 TINY, LARGEST_ETA = 1e-300, 300.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import scipy
@@ -31,12 +31,15 @@ from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.fitting.settings import GIVEN
 from log1pnmf.model.problem import Problem
 
-from .marker_tests import ERRORS, Z95, infer_from_fit, shrink
+from .marker_tests import ERRORS, Z95, ErrorKind, infer_from_fit, shrink
 from .metrics import match_factors
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Array = NDArray[np.float64]
 
-STATISTICS = ("score", "log2_fold_change", "effect", "shrunken_effect", "z")  # that rank features
+By: TypeAlias = Literal["score", "log2_fold_change", "effect", "shrunken_effect", "z"]  # that rank features
 TESTS = ("effect", "error", "z", "p", "adjusted_p", "shrunken_effect", "false_sign_rate")
 COLUMNS = ("log2_fold_change", "score", *TESTS, "weight")  # of the table, after factor, rank and feature
 # what stands for features that a table does not list; 0 in other columns
@@ -147,7 +150,7 @@ class Markers:
         """Upper end of the 95% interval of the effect."""
         return self.effect + Z95 * self.error
 
-    def table(self, n_top: int | None = None, *, by: str = "score", level: float = LEVEL) -> dict[str, Any]:
+    def table(self, n_top: int | None = None, *, by: By = "score", level: float = LEVEL) -> dict[str, Any]:
         """One row per factor and feature, the first features first; ``pandas.DataFrame(table)`` shows it.
 
         By default all features; with `n_top`, those that `top` gives with the same `by` and `level`. Columns:
@@ -161,7 +164,7 @@ class Markers:
         columns, at = _listed(chosen, self.factor_names, self.feature_names)
         return columns | {name: getattr(self, name)[at] for name in COLUMNS}
 
-    def top(self, k: int | str, n_top: int = 10, *, by: str = "score", level: float = LEVEL) -> list[str]:
+    def top(self, k: int | str, n_top: int = 10, *, by: By = "score", level: float = LEVEL) -> list[str]:
         """Name the first features of a factor.
 
         Parameters
@@ -181,7 +184,7 @@ class Markers:
         return [str(name) for name in self.feature_names[self.top_index(k, n_top, by=by, level=level)]]
 
     def top_index(
-        self, k: int | str, n_top: int | None = 10, *, by: str = "score", level: float = LEVEL
+        self, k: int | str, n_top: int | None = 10, *, by: By = "score", level: float = LEVEL
     ) -> NDArray[np.intp]:
         """Find the first features of a factor; parameters as in `top`."""
         k = factor_number(k, self.factor_names)
@@ -203,8 +206,8 @@ class Markers:
         about = {name: getattr(self, name) for name in names}
         return about | {"factor_names": np.array(self.factor_names, dtype=object)}
 
-    def _order(self, k: int, by: str) -> NDArray[np.intp]:
-        check_choice("by", by, STATISTICS)
+    def _order(self, k: int, by: By) -> NDArray[np.intp]:
+        check_choice("by", by, get_args(By))
         return np.argsort(-getattr(self, by)[:, k], kind="stable")
 
 
@@ -221,7 +224,9 @@ def _listed(
     return columns, (feature, factor)
 
 
-def top_features(source: Any, n_top: int = 10, *, key: str | None = None, feature_names: Any = None) -> Any:
+def top_features(
+    source: Any, n_top: int = 10, *, key: str | None = None, feature_names: Any = None
+) -> DataFrame:
     """List the features that each factor raises most.
 
     The comparison is between a typical sample with the factor and the same sample with more of its other
@@ -305,7 +310,7 @@ def markers(
     fit: Any,
     counts: Any,
     *,
-    errors: str = "sandwich",
+    errors: ErrorKind = "sandwich",
     split: bool = False,
     size_factors: Any = None,
     feature_names: Any = None,

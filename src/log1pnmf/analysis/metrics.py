@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import scipy
@@ -21,7 +21,7 @@ from log1pnmf.model.problem import Problem
 
 Array = NDArray[np.float64]
 
-MEASURES = ("correlation", "cosine")
+Measure: TypeAlias = Literal["correlation", "cosine"]
 
 
 def hoyer(values: ArrayLike) -> Array:
@@ -291,7 +291,7 @@ class FactorMatch:
         return np.concatenate((matched, np.setdiff1d(np.arange(self.matrix.shape[1]), matched)))
 
 
-def match_factors(a: ArrayLike, b: ArrayLike, *, measure: str = "correlation") -> FactorMatch:
+def match_factors(a: ArrayLike, b: ArrayLike, *, measure: Measure = "correlation") -> FactorMatch:
     """Match the factors of two fits: pair columns so that the total similarity is largest.
 
     Parameters
@@ -312,7 +312,7 @@ def match_factors(a: ArrayLike, b: ArrayLike, *, measure: str = "correlation") -
     >>> match.pairs.tolist(), match.similarity.round(6).tolist()
     ([[0, 1], [1, 0]], [1.0, 1.0])
     """
-    check_choice("measure", measure, MEASURES)
+    check_choice("measure", measure, get_args(Measure))
     first, second = _table(a), _table(b)
     if len(first) != len(second):
         raise ValueError(

@@ -6,10 +6,10 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 from log1pnmf._common.archive import StrPath, check_writable
 from log1pnmf._common.checks import (
     OnStep,
+    Seed,
     as_random,
     check_absent,
     check_choice,
@@ -32,14 +33,17 @@ from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import ENGINES, check_totals, resolve_engine
 from log1pnmf.fitting.checkpoint import fingerprint
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.fit_counts import check_any, checked, fit_counts
-from log1pnmf.fitting.settings import INITS, Settings
+from log1pnmf.fitting.fit_counts import FoldParameters, check_any, checked, fit_counts
+from log1pnmf.fitting.settings import INITS, NoiseKind, Settings
 from log1pnmf.fitting.summary import note_on_sizes
 from log1pnmf.model.batches import Batches
 
-from .grid import HOLDOUTS, Fitter, Grid, Job, Part, ScoredFit, Setting, make_folds
+from .grid import HOLDOUTS, Fitter, Grid, Holdout, Job, Part, ScoredFit, Setting, make_folds
 from .selection import Done, Selection, in_every_fold, read_done, write_done
 from .stability import stability
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 NOT_FOR_SELECTION = ("checkpoint", "callbacks", "n_init")
 
@@ -61,22 +65,23 @@ CHECK: dict[str, Any] = {
 
 def select(
     counts: Any,
-    n_components: Any,
-    c: Any = 1.0,
+    n_components: int | Iterable[int],
+    c: float | Iterable[float] = 1.0,
     *,
-    l1: Any = 0.0,
-    noise: Any = "poisson",
-    holdout: str = HOLDOUTS[0],
+    l1: float | Iterable[float] = 0.0,
+    noise: NoiseKind | Iterable[NoiseKind] = "poisson",
+    holdout: Holdout = "counts",
     n_folds: int = N_FOLDS,
     test_fraction: float = 0.2,
     n_starts: int = 2,
     n_seeds: int = N_SEEDS,
-    random_state: Any = 0,
+    random_state: Seed = 0,
+    batch: Any = None,
     n_jobs: int | None = None,
     verbose: int | None = None,
     resume: StrPath | None = None,
     on_fit: OnStep | None = None,
-    **parameters: Any,
+    **parameters: Unpack[FoldParameters],
 ) -> Selection:
     """Choose c, K and the penalty by held-out log-likelihood, and by stability over seeds.
 
@@ -106,6 +111,9 @@ def select(
         matched factors is the stability of the setting. 0 skips this and about halves the time.
     random_state : int, RandomState, Generator or None
         Seed or generator of the random numbers.
+    batch : array of shape (n_samples,), optional
+        Batch of every sample. Every fold estimates the effects of batches from its training part and scores
+        the held-out part with them.
     n_jobs : int, optional
         Number of fits that run at the same time, each with one thread; None and -1 use all cores. The result
         does not depend on it.
@@ -118,9 +126,7 @@ def select(
     on_fit : callable, optional
         Called after every fit, with the number of finished fits and the total.
     **parameters : optional
-        Parameters of all fits: others of `log1pnmf.Log1pNMF`, with the same defaults. Scores are always
-        exact. With `batch`, one label per sample, every fold estimates the effects from its training part and
-        scores the held-out part with them.
+        Other parameters as in `log1pnmf.Log1pNMF`, of all fits. Scores are always exact.
 
     Returns
     -------
@@ -178,13 +184,13 @@ def select(
     check_any(data)
     first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0], "noise": grid.noise[-1]}
     seed = new_seed(as_random(random_state))
-    settings, given = checked(**first, **parameters, random_state=seed)
+    settings, given = checked(**first, **parameters, random_state=seed, batch=batch)
     if "dispersion" in given:
         raise ValueError("dispersion must be 'feature' or 'shared' here: every fold finds its own")
     batches = None
-    if given.get("batch") is not None:
+    if batch is not None:
         strength, totals = settings.batch_strength, settings.size_factors == "total"
-        batches = Batches.of(given["batch"], data.shape, strength, by_counts=totals)
+        batches = Batches.of(batch, data.shape, strength, by_counts=totals)
         batches = batches if batches.n_batches > 1 else None  # one is none
     engine = resolve_engine(settings.engine, data, max(grid.n_components))
     settings = replace(settings, engine=engine)

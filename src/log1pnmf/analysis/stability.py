@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import scipy
@@ -13,20 +13,28 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.checks import as_random, check_absent, check_choice, check_whole, new_seed
 from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.base import PairSide
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, c_name
-from log1pnmf.fitting.fit_counts import asked_again, checked, fit_counts, fit_log1p_nmf
+from log1pnmf.fitting.fit_counts import SampleParameters, asked_again, checked, fit_counts, fit_log1p_nmf
+from log1pnmf.fitting.settings import Settings
 
 from .grid import ascending_shifts
 from .metrics import deviance_explained, log_likelihood, match_factors, measures
 
-Array = NDArray[np.float64]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-SIDES = ("loadings", "factors")
+Array = NDArray[np.float64]
 
 
 def fit_seeds(
-    counts: Any, n_components: int, n_seeds: int = 5, *, random_state: Any = 0, **parameters: Any
+    counts: Any,
+    n_components: int,
+    n_seeds: int = 5,
+    *,
+    c: float = 1.0,
+    **parameters: Unpack[SampleParameters],
 ) -> list[Fit]:
     """Fit one model several times, each time with another seed.
 
@@ -38,11 +46,12 @@ def fit_seeds(
         Number of factors.
     n_seeds : int
         Number of fits, each with its own seed.
-    random_state : int, RandomState, Generator or None
-        Source of the seeds; the settings of each fit contain its own.
+    c : float
+        Shift of the link.
     **parameters : optional
-        Others of `log1pnmf.Log1pNMF`. The default of `init` is "random" here, because "auto" may use the same
-        start for every seed.
+        Others of `log1pnmf.Log1pNMF`. `random_state` is the source of the seeds; the settings of each fit
+        contain its own. The default of `init` is "random" here, because "auto" may use the same start for
+        every seed.
 
     Returns
     -------
@@ -61,9 +70,9 @@ def fit_seeds(
     init = parameters.setdefault("init", "random")
     if not isinstance(init, str) and not callable(init):
         raise ValueError("init is given: all fits would be the same; use 'auto', 'rank1' or 'random'")
-    rng, data = as_random(random_state), Counts.from_any(counts)
-    seeds = [new_seed(rng) for _ in range(n_seeds)]
-    fits = [fit_log1p_nmf(data, n_components, random_state=seed, **parameters) for seed in seeds]
+    rng, data = as_random(parameters.get("random_state", Settings.random_state)), Counts.from_any(counts)
+    own: list[SampleParameters] = [{**parameters, "random_state": new_seed(rng)} for _ in range(n_seeds)]
+    fits = [fit_log1p_nmf(data, n_components, c=c, **one) for one in own]
     return sorted(fits, key=lambda fit: fit.objective)
 
 
@@ -111,7 +120,7 @@ def score_with_error(between: Array) -> tuple[float, float]:
     return mean, float(np.sqrt((n - 1) / n * np.sum((without - without.mean()) ** 2)))
 
 
-def stability(fits: Sequence[Any], *, on: str = "loadings") -> Stability:
+def stability(fits: Sequence[Any], *, on: PairSide = "loadings") -> Stability:
     """Measure how similar the matched factors of several fits are.
 
     Parameters
@@ -137,7 +146,7 @@ def consensus(
     counts: Any,
     fits: Sequence[Any],
     *,
-    on: str = "loadings",
+    on: PairSide = "loadings",
     least: float = 0.5,
     n_jobs: int | None = None,
 ) -> Fit:
@@ -258,7 +267,7 @@ class Relation:
         return sorted((part for part in parts if part[1] >= least), key=lambda part: -part[1])
 
 
-def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: str = "loadings") -> Relation:
+def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: PairSide = "loadings") -> Relation:
     """Relate the factors of fits with different c or K: which ones split or merge.
 
     Parameters
@@ -303,13 +312,13 @@ def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: str =
     return Relation(labels, owner, number, similarity, shares)
 
 
-def _sides(fits: Sequence[Any], on: str) -> list[Array]:
+def _sides(fits: Sequence[Any], on: PairSide) -> list[Array]:
     """Return loadings or factors of several fits."""
-    check_choice("on", on, SIDES)
+    check_choice("on", on, get_args(PairSide))
     return [getattr(as_fit(fit), on) for fit in fits]
 
 
-def _alike_sides(fits: Sequence[Any], on: str) -> list[Array]:
+def _alike_sides(fits: Sequence[Any], on: PairSide) -> list[Array]:
     """Return loadings or factors of fits of one setting."""
     tables = _sides(fits, on)
     if len({table.shape for table in tables}) > 1:
@@ -356,7 +365,9 @@ class Sweep:
         return cls(ordered, {name: np.array([row[name] for row in rows]) for name in rows[0]})
 
 
-def sweep(counts: Any, n_components: int, c: Sequence[float], **parameters: Any) -> Sweep:
+def sweep(
+    counts: Any, n_components: int, c: Sequence[float], **parameters: Unpack[SampleParameters]
+) -> Sweep:
     """Fit the model at several c and compare the fits.
 
     Each fit starts from its neighbour, first with rising, then with falling c: independent fits may end in

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,12 @@ from log1pnmf.fitting.ranking import ranking_of
 
 Array = NDArray[np.float64]
 
-BY = ("ranking", "weight")
+By: TypeAlias = Literal["ranking", "weight"]
 EPSILON = 1e-12  # added to the share of documents with both words, which may be zero, as in gensim
 
 
 def coherence(
-    source: Any, counts: Any, n_top: int = 10, *, by: str = "ranking", key: str | None = None
+    source: Any, counts: Any, n_top: int = 10, *, by: By = "ranking", key: str | None = None
 ) -> Array:
     """NPMI coherence of each factor: how often its top features occur in the same samples.
 
@@ -67,7 +67,7 @@ def coherence(
     return np.array([npmi(found, first) for first in firsts])
 
 
-def exclusivity(source: Any, n_top: int = 10, *, by: str = "ranking", key: str | None = None) -> Array:
+def exclusivity(source: Any, n_top: int = 10, *, by: By = "ranking", key: str | None = None) -> Array:
     """Share of the top features of each factor that belongs to that factor alone.
 
     The weights of every factor are divided by their sum. The share of a feature that belongs to one factor is
@@ -103,9 +103,9 @@ def exclusivity(source: Any, n_top: int = 10, *, by: str = "ranking", key: str |
     return np.array([shares[first, k].mean() if len(first) else np.nan for k, first in enumerate(firsts)])
 
 
-def _first_features(source: Any, n_top: int, by: str, key: str | None) -> tuple[Fit, list[NDArray[np.intp]]]:
+def _first_features(source: Any, n_top: int, by: By, key: str | None) -> tuple[Fit, list[NDArray[np.intp]]]:
     check_whole("n_top", n_top, least=2)
-    check_choice("by", by, BY)
+    check_choice("by", by, get_args(By))
     fit = as_fit(source, key=key)
     if by == "ranking":
         ranking = ranking_of(fit)

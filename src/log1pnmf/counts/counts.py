@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 import scipy  # its parts are loaded when they are used
@@ -235,7 +235,8 @@ def series(inverse: NDArray[np.float64]) -> NDArray[np.float64]:
 
 # ---------- anything count-like becomes Counts: checked once at the door, trusted afterwards
 
-SIZE_FACTORS = ("total", "fit", "none")
+SizesKind: TypeAlias = Literal["total", "fit", "none"]
+SIZE_FACTORS: tuple[str, ...] = get_args(SizesKind)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import is_
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey
 Array = NDArray[np.float64]
 PairSide = Literal["loadings", "factors"]
 RowSolver = Literal["newton", "coordinate"]
-ROW_SOLVERS: tuple[RowSolver, ...] = ("newton", "coordinate")
+ROW_SOLVERS: tuple[str, ...] = get_args(RowSolver)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from scipy import sparse
@@ -36,7 +36,8 @@ MATRICES, SQUARES = 6, 13
 """Copies of loadings and factors in the solver; K x K matrices of a thread, sums in 8 lanes among them."""
 
 
-ENGINES = ("auto", "native", "torch", "streaming")
+EngineKind: TypeAlias = Literal["auto", "native", "torch", "streaming"]
+ENGINES: tuple[str, ...] = get_args(EngineKind)
 
 
 def supports(name: str, problem: Problem, row_solver: RowSolver) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -302,7 +302,8 @@ def check_fit(fit: Any) -> None:
 
 # ---------- order and scale of the factors as users see them; neither changes the model
 
-NORMALIZATIONS = ("max", "factor_max", "factor_sum", "none")
+Normalization: TypeAlias = Literal["max", "factor_max", "factor_sum", "none"]
+NORMALIZATIONS: tuple[str, ...] = get_args(Normalization)
 
 LEAST_BASELINE = 0.5
 """Part of the average share of the signal that a factor has to carry to be taken for the baseline."""
@@ -582,7 +583,7 @@ class Fit:
             return self.feature_names
         return np.arange(len(self.factors)).astype(str).astype(object)
 
-    def normalized(self, normalize: str) -> Fit:
+    def normalized(self, normalize: Normalization) -> Fit:
         """Return the same fit on another scale; the order stays.
 
         Parameters

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
+from inspect import Parameter, signature
 from numbers import Integral
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from log1pnmf._common.archive import StrPath
+from log1pnmf._common.arrays import Numbers
 from log1pnmf._common.checks import (
+    Seed,
     as_random,
     check_choice,
     check_whole,
@@ -24,17 +28,12 @@ from log1pnmf._common.checks import (
     shown_after,
     warn,
 )
-from log1pnmf.counts.counts import Counts, check_size_factors
+from log1pnmf.counts.counts import Counts, SizesKind, check_size_factors
 from log1pnmf.counts.features import repeated
 from log1pnmf.counts.splitting import split_counts
-from log1pnmf.engines.base import Engine
+from log1pnmf.engines.base import Engine, RowSolver
 from log1pnmf.engines.native import effective_threads
-from log1pnmf.engines.registry import (
-    as_counts,
-    check_memory,
-    make_engine,
-    resolve_engine,
-)
+from log1pnmf.engines.registry import EngineKind, as_counts, check_memory, make_engine, resolve_engine
 from log1pnmf.model.batch_effects import first_effects
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, update_dispersions
@@ -49,21 +48,76 @@ from .fit import Certificate, Fit
 from .fixed_factors import constraint_of, structure_of
 from .new_samples import project
 from .runs import LARGEST_STORED, Run, Runs
-from .settings import GIVEN, INITS, LARGEST_EXACT, Settings
+from .settings import GIVEN, INITS, LARGEST_EXACT, InitKind, LikelihoodKind, NoiseKind, Settings
 from .solver import PATIENCE, STATIONARY, Iteration, largest_residual, problem_at, residual_at
 from .starts import check_start, continued_start, find_start
 from .summary import NOISES, note_on_sizes
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+F = TypeVar("F", bound=Callable[..., Any])
+
 # ---------- parameters as users pass them: settings, and what was given beside them
 
 SETTINGS = tuple(field.name for field in fields(Settings))
-RUNNING = ("n_jobs", "verbose")
 ONE_RUN = ("callbacks", "checkpoint")
 """What belongs to one run: parameters of `fit`, not of the model."""
 KNOWN = ("fixed_loadings", "fixed_factors", "mask")
 """What may be known of factors."""
-PARAMETERS = (*SETTINGS, *KNOWN[1:], *RUNNING)
+FIRST = ("n_components", "c", "noise", "size_factors", "random_state", "n_jobs")
+PARAMETERS = tuple(dict.fromkeys((*FIRST, *SETTINGS, *KNOWN[1:], "verbose")))
 """All parameters of a fit, in the order in which users see them; known loadings go with the counts."""
+
+
+class FoldParameters(TypedDict, total=False):
+    """Parameters of `log1pnmf.Log1pNMF` that fits to a part of the counts take as well, for type checkers."""
+
+    size_factors: SizesKind | Numbers
+    likelihood: LikelihoodKind
+    zeros_tol: float
+    dispersion: DispersionKind | float | Numbers
+    batch_strength: float
+    init: InitKind | tuple[ArrayLike, ArrayLike] | Fit
+    row_solver: RowSolver
+    max_iter: int
+    tol: float
+    engine: EngineKind
+
+
+class FitParameters(FoldParameters, total=False):
+    """Those of a whole fit, without `c`."""
+
+    noise: NoiseKind
+    n_init: int
+    l1: float
+    mask_penalty: float
+    fixed_factors: Any
+    mask: Any
+    n_jobs: int | None
+    verbose: int | None
+    callbacks: Sequence[Callback]
+    random_state: Seed
+
+
+class SampleParameters(FitParameters, total=False):
+    """With what belongs to samples."""
+
+    batch: Any
+    fixed_loadings: Any
+
+
+def completed(kind: type) -> Callable[[F], F]:
+    """Return a decorator that shows ``**parameters`` of a function one by one, with their defaults."""
+
+    def complete(function: F) -> F:
+        shown, keyword = signature(function), Parameter.KEYWORD_ONLY
+        own = list(shown.parameters.values())[:-1]
+        own += [Parameter(name, keyword, default=default_of(name)) for name in kind.__annotations__]
+        function.__signature__ = shown.replace(parameters=own)  # type: ignore[attr-defined]
+        return function
+
+    return complete
 
 
 def checked(**parameters: Any) -> tuple[Settings, dict[str, Any]]:
@@ -123,7 +177,7 @@ def fit_again(fit: Fit, counts: Counts, sizes: Array, *, changes: Mapping[str, A
 
 def default_of(name: str) -> Any:
     """Return the default of a parameter: every face of the package has the same."""
-    return getattr(Settings, name, None)
+    return getattr(Settings, name, () if name == "callbacks" else None)
 
 
 # ---------- noise="auto": which noise the counts prefer, and why
@@ -226,7 +280,16 @@ class ApproximationWarning(UserWarning):
     """The quadratic approximation of zero counts is poor for this fit."""
 
 
-def fit_log1p_nmf(counts: Any, n_components: int, *, resume: StrPath | None = None, **parameters: Any) -> Fit:
+@completed(SampleParameters)
+def fit_log1p_nmf(
+    counts: Any,
+    n_components: int,
+    *,
+    c: float = 1.0,
+    checkpoint: StrPath | None = None,
+    resume: StrPath | None = None,
+    **parameters: Unpack[SampleParameters],
+) -> Fit:
     """Fit Poisson NMF with the shifted-log link.
 
     Parameters
@@ -236,13 +299,15 @@ def fit_log1p_nmf(counts: Any, n_components: int, *, resume: StrPath | None = No
         the memory of the host. Counts larger than memory: see `log1pnmf.open_counts`.
     n_components : int
         Number of factors, K.
+    c : float
+        Shift of the link: parts multiply at small c and add up at inf, which is standard Poisson NMF.
     resume : str or PathLike, optional
         Checkpoint to continue from. Counts and settings must be the same (`n_jobs` may differ). The result
         has the same bits as if the fit had never stopped, apart from the seconds. A checkpoint of a finished
         fit returns its result; a fit that a callback or Ctrl-C stopped is continued.
     **parameters : optional
-        All others of `log1pnmf.Log1pNMF` and its `fit`, with the same defaults. Pass a `Fit` as `init` to
-        continue it.
+        All other parameters as in `log1pnmf.Log1pNMF` and its `fit`, with the same defaults. Pass a `Fit` as
+        `init` to continue it.
 
     Returns
     -------
@@ -263,11 +328,6 @@ def fit_log1p_nmf(counts: Any, n_components: int, *, resume: StrPath | None = No
     log1pnmf.tl.log1p_nmf : The same for AnnData.
     log1pnmf.select : Choose c, the number of factors and the noise.
 
-    References
-    ----------
-    .. [1] E. Weine, P. Carbonetto, R. A. Irizarry and M. Stephens (2026). A New Family of Poisson
-       Non-negative Matrix Factorization Methods Using the Shifted Log Link. arXiv:2601.05845.
-
     Examples
     --------
     >>> from log1pnmf.datasets import pancreas
@@ -275,7 +335,7 @@ def fit_log1p_nmf(counts: Any, n_components: int, *, resume: StrPath | None = No
     >>> fit.loadings.shape, fit.factors.shape, fit.stopped
     ((100, 3), (300, 3), 'converged')
     """
-    settings, given = checked(n_components=n_components, **parameters)
+    settings, given = checked(n_components=n_components, c=c, checkpoint=checkpoint, **parameters)
     return fit_counts(counts, settings, **given, resume=resume)
 
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 from copy import copy
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 from log1pnmf._common.checks import check_choice, check_number, check_whole
 from log1pnmf.counts.counts import SIZE_FACTORS, Counts
 from log1pnmf.engines.base import ROW_SOLVERS, RowSolver
 from log1pnmf.engines.registry import check_engine
+from log1pnmf.model.dispersion import DispersionKind
 from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Constraint
-from log1pnmf.model.zeros import QUADRATICS, Quadratic, quadratic
+from log1pnmf.model.zeros import QUADRATICS, Quadratic, QuadraticKind, quadratic
 
-LIKELIHOODS = ("auto", "adaptive", "exact", *QUADRATICS)
-NOISES = ("poisson", "nb", "auto")
-DISPERSIONS = ("feature", "shared")
-INITS = ("auto", "rank1", "random", "nndsvd")
+LikelihoodKind: TypeAlias = Literal["auto", "adaptive", "exact", QuadraticKind]
+NoiseKind: TypeAlias = Literal["poisson", "nb", "auto"]
+InitKind: TypeAlias = Literal["auto", "rank1", "random", "nndsvd"]
+LIKELIHOODS: tuple[str, ...] = get_args(LikelihoodKind)
+NOISES: tuple[str, ...] = get_args(NoiseKind)
+INITS: tuple[str, ...] = get_args(InitKind)
 
 GIVEN = "given"
 """Stands for what a user gave as arrays."""
@@ -36,7 +40,7 @@ CHOICES = {
     "likelihood": LIKELIHOODS,
     "size_factors": (*SIZE_FACTORS, GIVEN),
     "noise": NOISES,
-    "dispersion": (*DISPERSIONS, GIVEN),
+    "dispersion": (*get_args(DispersionKind), GIVEN),
     "init": (*INITS, GIVEN),
     "row_solver": ROW_SOLVERS,
 }

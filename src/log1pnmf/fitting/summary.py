@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,13 @@ from .ranking import ranking_of
 
 # ---------- a background profile, to be held as a known factor
 
-WHICH = ("empty", "mean")
+Which: TypeAlias = Literal["empty", "mean"]
 
 FEW = 100.0  # total count up to which a droplet is taken to be empty
 
 
 def background(
-    counts: Any, *, c: float = 1.0, which: str = "mean", most_counts: float = FEW
+    counts: Any, *, c: float = 1.0, which: Which = "mean", most_counts: float = FEW
 ) -> NDArray[np.float64]:
     """Estimate a background profile, such as ambient RNA, for ``fixed_factors=``.
 
@@ -52,7 +52,7 @@ def background(
     >>> background(droplets, c=float("inf"), which="empty", most_counts=10).round(2)
     array([750., 500., 250.])
     """
-    check_choice("which", which, WHICH)
+    check_choice("which", which, get_args(Which))
     check_number("most_counts", most_counts)
     data: Counts = as_counts(counts)
     totals = np.asarray(data.row_sums, dtype=np.float64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.polynomial.chebyshev import chebpts1
@@ -23,7 +23,8 @@ from .noise import ShiftedLog
 
 Array = NDArray[np.float64]
 
-QUADRATICS = ("chebyshev", "taylor")
+QuadraticKind: TypeAlias = Literal["chebyshev", "taylor"]
+QUADRATICS: tuple[str, ...] = get_args(QuadraticKind)
 
 MOST_BEND = 0.7
 """Part of the slope of means that the concave part may take from the zeros of a row."""

@@ -9,13 +9,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.checks import extend, require
+from log1pnmf._common.checks import Seed, extend, require
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.analysis.groups import labels_of
@@ -28,10 +28,15 @@ from log1pnmf.counts.counts import Counts, holds_counts
 from log1pnmf.counts.features import find_features, shared_features, variable_features
 from log1pnmf.fitting.anndata import as_fit, column_of, fit_from, is_annotated, symbols_of, uns_of
 from log1pnmf.fitting.fit import SWEEP, Fit, Keys, sample_shares, sweep_key
-from log1pnmf.fitting.fit_counts import checked, fit_counts
+from log1pnmf.fitting.fit_counts import FitParameters, checked, completed, fit_counts
 from log1pnmf.fitting.new_features import extend_features as extend_fit
 from log1pnmf.fitting.new_samples import of_features, project
 
+if TYPE_CHECKING:
+    from anndata import AnnData
+    from typing_extensions import Unpack
+
+P = ParamSpec("P")
 logger = logging.getLogger("log1pnmf")
 
 # ---------- what all tools share: an AnnData object, or a copy of it, that takes the results
@@ -74,8 +79,8 @@ AnnData or None
 """
 
 
-def tool(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a tool with scanpy's parameter `copy`, and with all that tools share described."""
+def tool(function: Callable[P, None]) -> Callable[P, AnnData | None]:
+    """Return a tool that heeds scanpy's parameter `copy`, and with all that tools share described."""
 
     @wraps(function)
     def run(adata: Any, *arguments: Any, copy: bool = False, **options: Any) -> Any:
@@ -83,13 +88,14 @@ def tool(function: Callable[..., Any]) -> Callable[..., Any]:
         function(adata, *arguments, **options)
         return adata if copy else None
 
-    extend(run, {"copy": False}, SHARED, RETURNS)
-    return run
+    extend(run, {}, SHARED, RETURNS)
+    return run  # type: ignore[return-value]
 
 
+@completed(FitParameters)
 @tool
 def log1p_nmf(
-    adata: Any,
+    adata: AnnData,
     n_components: int,
     *,
     c: float = 1.0,
@@ -101,9 +107,9 @@ def log1p_nmf(
     std: bool = False,
     obs_keys: bool = False,
     fixed_loadings: Any = None,
-    random_state: Any = 0,
-    **parameters: Any,
-) -> Any:
+    copy: bool = False,
+    **parameters: Unpack[FitParameters],
+) -> None:
     """Fit the model to the counts of an AnnData object and write the result into it.
 
     Parameters
@@ -122,8 +128,8 @@ def log1p_nmf(
         Known loadings: columns of `obs` (a column of labels becomes a column of 0 and 1 for each label), or
         as in `log1pnmf.Log1pNMF.fit`.
     **parameters : optional
-        Others of `log1pnmf.Log1pNMF`, with the same defaults. ``mask=`` takes gene sets:
-        a dict of names to lists of features.
+        Other parameters as in `log1pnmf.Log1pNMF`. ``mask=`` takes gene sets: a dict of names to lists of
+        features.
 
     Notes
     -----
@@ -142,11 +148,6 @@ def log1p_nmf(
     log1pnmf.tl.transform : Estimate the loadings of new samples.
     log1pnmf.pl.structure : Draw the loadings.
 
-    References
-    ----------
-    .. [1] E. Weine, P. Carbonetto, R. A. Irizarry and M. Stephens (2026). A New Family of Poisson
-       Non-negative Matrix Factorization Methods Using the Shifted Log Link. arXiv:2601.05845.
-
     Examples
     --------
     >>> import anndata
@@ -160,7 +161,6 @@ def log1p_nmf(
     settings, given = checked(
         n_components=n_components,
         c=c,
-        random_state=random_state,
         batch=batch_of(adata, batch_key),
         fixed_loadings=known_loadings(adata, fixed_loadings),
         **parameters,
@@ -180,15 +180,15 @@ def log1p_nmf(
 
 @tool
 def sweep(
-    adata: Any,
+    adata: AnnData,
     n_components: int,
     c: Sequence[float],
     *,
     layer: str | None = None,
     mask_var: Any = None,
-    random_state: Any = 0,
-    **parameters: Any,
-) -> Any:
+    copy: bool = False,
+    **parameters: Unpack[FitParameters],
+) -> None:
     """Fit the model at several c; store every fit and a table that compares them.
 
     Parameters
@@ -198,7 +198,7 @@ def sweep(
     c : sequence of float
         Values of c, all different; may contain inf.
     **parameters : optional
-        Others of `log1pnmf.Log1pNMF`.
+        Other parameters as in `log1pnmf.Log1pNMF`.
 
     Notes
     -----
@@ -216,7 +216,7 @@ def sweep(
     ['log1p_nmf_c=1', 'log1p_nmf_c=inf']
     """
     chosen = read_counts(adata, layer, chosen_features(adata, mask_var, layer))
-    result = sweep_counts(chosen.counts, n_components, c, random_state=random_state, **parameters)
+    result = sweep_counts(chosen.counts, n_components, c, **parameters)
     for fit in result.fits:
         write_fit(adata, Keys(sweep_key(fit.c)), fit, chosen)
     table = as_frame(result.table)
@@ -226,7 +226,7 @@ def sweep(
 
 @tool
 def transform(
-    adata: Any,
+    adata: AnnData,
     ref: Any,
     *,
     key: str | None = None,
@@ -237,7 +237,8 @@ def transform(
     prior: Any = "auto",
     std: bool = False,
     n_jobs: int | None = None,
-) -> Any:
+    copy: bool = False,
+) -> None:
     """Estimate the loadings of new samples for the factors of a fit, and store them with the factors.
 
     Parameters
@@ -310,13 +311,14 @@ def transform(
 
 @tool
 def extend_features(
-    adata: Any,
+    adata: AnnData,
     *,
     key: str | None = None,
     key_added: str | None = None,
     layer: str | None = None,
     n_jobs: int | None = None,
-) -> Any:
+    copy: bool = False,
+) -> None:
     """Add the factors of all features to a fit of some, such as ``mask_var="highly_variable"``.
 
     The loadings stay as they are, and so do the factors of fitted features; those of each other feature are
@@ -354,7 +356,7 @@ def extend_features(
 
 
 @tool
-def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> Any:
+def rename_factors(adata: AnnData, names: Any, *, key: str | None = None, copy: bool = False) -> None:
     """Rename factors; every table, plot and report of `adata` then uses these names.
 
     Parameters
@@ -396,13 +398,14 @@ def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> Any:
 
 @tool
 def markers(
-    adata: Any,
+    adata: AnnData,
     *,
     key: str | None = None,
     layer: str | None = None,
     n_top: int | None = 100,
+    copy: bool = False,
     **options: Any,
-) -> Any:
+) -> None:
     """Test which features rise with each factor; store the table.
 
     Parameters
@@ -497,12 +500,13 @@ def usage(
 
 @tool
 def evidence(
-    adata: Any,
+    adata: AnnData,
     *,
     key: str | None = None,
     layer: str | None = None,
+    copy: bool = False,
     **options: Any,
-) -> Any:
+) -> None:
     """Measure what a fit loses without each factor, and how often other fits find it; store the table.
 
     Parameters
@@ -539,7 +543,7 @@ def evidence(
 
 @tool
 def select(
-    adata: Any,
+    adata: AnnData,
     n_components: Any,
     c: Any = 1.0,
     *,
@@ -548,9 +552,10 @@ def select(
     mask_var: Any = None,
     batch_key: str | None = None,
     key_added: str | None = None,
-    random_state: Any = 0,
+    random_state: Seed = 0,
+    copy: bool = False,
     **options: Any,
-) -> Any:
+) -> None:
     """Compare numbers of factors (and c) by held-out likelihood and by stability over seeds.
 
     Parameters
