@@ -13,8 +13,14 @@ from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.summary import background
 from log1pnmf.model.noise import ShiftedLog
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # LAZY for editors and type checkers
+    from log1pnmf import analysis, pl, report, tl
+    from log1pnmf.analysis.metrics import dominant_factor, shares
+    from log1pnmf.analysis.select import select
+    from log1pnmf.analysis.stability import sweep
     from log1pnmf.estimator import Log1pNMF
+    from log1pnmf.fitting import callbacks
+    from log1pnmf.model import simulate
 
 # Loaded when first used: they need optional packages or scikit-learn, or are not needed by everyone.
 LAZY = {
@@ -59,15 +65,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = LAZY[name].partition(":")
-    try:
-        found = import_module(module)
-    except ImportError as error:  # hasattr, help and inspect expect an AttributeError
-        raise AttributeError(f"{__name__}.{name} cannot be loaded: {error}") from error
-    return getattr(found, attribute) if attribute else found
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, _, attribute = LAZY[name].partition(":")
+        try:
+            found = import_module(module)
+        except ImportError as error:  # hasattr, help and inspect expect an AttributeError
+            raise AttributeError(f"{__name__}.{name} cannot be loaded: {error}") from error
+        return getattr(found, attribute) if attribute else found
 
 
 def __dir__() -> list[str]:

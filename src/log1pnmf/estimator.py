@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -238,7 +238,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         zeros_tol: float = 1e-4,
         dispersion: DispersionKind | float | Numbers = "feature",
         batch_strength: float = 10.0,
-        init: InitKind | tuple[ArrayLike, ArrayLike] | Fit = "auto",
+        init: InitKind | tuple[Any, Any] | Fit = "auto",
         n_init: int = 1,
         l1: float = 0.0,
         mask_penalty: float = math.inf,

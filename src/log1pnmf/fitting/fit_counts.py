@@ -13,7 +13,6 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from log1pnmf._common.archive import StrPath
 from log1pnmf._common.arrays import Numbers
@@ -78,7 +77,7 @@ class FoldParameters(TypedDict, total=False):
     zeros_tol: float
     dispersion: DispersionKind | float | Numbers
     batch_strength: float
-    init: InitKind | tuple[ArrayLike, ArrayLike] | Fit
+    init: InitKind | tuple[Any, Any] | Fit
     row_solver: RowSolver
     max_iter: int
     tol: float

@@ -1,0 +1,61 @@
+"""A type checker finds misspelled parameters and choices in the script of a user, and nothing else."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = """
+import numpy as np
+from anndata import AnnData
+
+import log1pnmf as lp
+
+counts = np.ones((4, 3))
+fit = lp.fit_log1p_nmf(counts, 2, c=0.1, noise="nb", size_factors=np.ones(4), n_jobs=1)
+model = lp.Log1pNMF(2, noise="nb", size_factors=[1.0] * 4, init=fit, random_state=None).fit(counts)
+loadings: np.ndarray = model.transform(counts)
+loadings, errors = model.transform(counts, return_std=True, features="shared")
+print(loadings.shape, model.loadings_.sum(), model.top_features(3))
+found = lp.select(counts, range(1, 3), [0.1, 1.0], noise=["poisson", "nb"], holdout="samples", tol=1e-4)
+print(found.best.n_components, lp.analysis.markers(fit, counts, errors="model").top(0, by="z"))
+
+
+def annotated(adata: AnnData) -> None:
+    lp.tl.log1p_nmf(adata, 2, noise="nb", likelihood="exact", random_state=1)
+    copied = lp.tl.log1p_nmf(adata, 2, copy=True, key_added="other")
+    assert copied is not None
+
+
+lp.fit_log1p_nmf(counts, 2, noise="nbb")  # wrong: noise
+lp.fit_log1p_nmf(counts, 2, nois="nb")  # wrong: nois
+lp.fit_log1p_nfm(counts, 2)  # wrong: fit_log1p_nfm
+lp.Log1pNMF(2, noise="nbb")  # wrong: noise
+lp.Log1pNMF(2, size_factors="totals")  # wrong: size_factors
+lp.Log1pNMF(2).transform(counts).shap  # wrong: shap
+lp.Log1pNMF(2).transform(counts, featurs="shared")  # wrong: featurs
+lp.select(counts, 2, holdout="sample")  # wrong: holdout
+lp.select(counts, 2, engine="gpu")  # wrong: engine
+lp.sweep(counts, 2, [1.0], likelihood="exakt")  # wrong: likelihood
+lp.analysis.markers(fit, counts, errors="robust")  # wrong: errors
+lp.analysis.usage(fit, [0, 1], replicat=[0, 1])  # wrong: replicat
+lp.tl.log1p_nmf(None, 2, row_solver="newtn")  # wrong: row_solver
+lp.tl.transform(None, fit, pior=3.0)  # wrong: pior
+"""
+
+
+def test_a_type_checker_finds_what_is_misspelled_and_nothing_else(tmp_path, monkeypatch):
+    mypy = pytest.importorskip("mypy.api")
+    monkeypatch.chdir(ROOT)  # for the configuration, strict as the package itself, and the cache
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    told, failed, _ = mypy.run([str(script), "--no-pretty"])
+    assert not failed
+    assert told.count(": error: ") == told.count("script.py:") - told.count(": note: ")
+    errors = dict(reversed(re.findall(r"script\.py:(\d+): error: (.*)", told)))  # the first of every line
+    wrong = re.findall(r"# wrong: (\w+)", SCRIPT)
+    lines = [number for number, line in enumerate(SCRIPT.splitlines(), 1) if "# wrong" in line]
+    assert sorted(map(int, errors)) == lines, told
+    for name, number in zip(wrong, lines, strict=True):
+        assert f'"{name}"' in errors[str(number)]
