@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.cli.convert import to_r
+from log1pnmf.cli.commands import to_r
 from log1pnmf.cli.fit import write_annotated_fits
 from log1pnmf.cli.run_folder import RunFolder, RunRecord, RunWriter, Source, claimed_for_run
 from log1pnmf.counts.counts import Counts
