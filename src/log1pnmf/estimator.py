@@ -77,23 +77,20 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         `summary` says why.
     size_factors : {"total", "fit", "none"} or array of shape (n_samples,)
         Depth of the samples. "total" is the total count divided by its mean. "fit" starts there and
-        estimates them with the model, for factors that change totals (see "Size factors").
+        estimates them with the model, for factors that change totals (page "Size factors").
     random_state : int, RandomState, Generator or None
         Seed or generator of the random numbers.
     n_jobs : int, optional
-        Number of threads; None and -1 use all cores, -2 all but one. None is not 1 as elsewhere in
-        scikit-learn, because the bits of the result do not depend on it, as in NumPy's linear algebra.
-        ``OMP_NUM_THREADS``, threadpoolctl and the workers of joblib still limit it.
+        Number of threads; None and -1 use all cores (within ``OMP_NUM_THREADS``, threadpoolctl and joblib),
+        -2 all but one. The bits of the result do not depend on it.
 
     Other Parameters
     ----------------
     likelihood : {"auto", "adaptive", "exact", "chebyshev", "taylor"}
-        How to treat zero counts. "adaptive" visits those that matter, replaces the others by a quadratic per
-        feature, and is exact up to `zeros_tol`. "exact" visits all of them, without any error; on large
-        sparse data it begins as "adaptive" and visits all zeros when that has converged. "chebyshev" and
-        "taylor" are the paper's approximate forms, one quadratic for all zeros: interpolated at rates between
-        0 and 1, or expanded around 0. "auto" is exact for up to 2e6 entries (1e9 on a GPU) and for dense data
-        (a quarter of the entries is not zero), and otherwise adaptive.
+        How to treat zero counts. "exact" visits all of them. "adaptive" visits those that matter, replaces
+        the others by a quadratic per feature, and is exact up to `zeros_tol`. "chebyshev" and "taylor" are
+        the paper's forms, one quadratic for all zeros. "auto" is exact for up to 2e6 entries (1e9 on a GPU)
+        and if a quarter of them is not zero, and otherwise adaptive.
     zeros_tol : float
         With "adaptive": largest sum of absolute errors at zero counts, as a share of the log-likelihood.
     dispersion : {"feature", "shared"}, float or array of shape (n_features,)
@@ -104,10 +101,8 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         in counts. It acts as if the batch had that many more counts of the feature, exactly as expected.
     init : {"auto", "rank1", "random", "nndsvd"}, (loadings, factors) or Fit
         The start. "auto" tries several for a few iterations and improves the best. Arrays are on the link
-        scale; factors may have the shape of `components_`. A `Fit`, such as ``model.fit_``, is continued. Its
-        features must be the same; `n_components` may change (new factors start tiny and random; if there are
-        too many, the largest stay), `c` (loadings stay, and each factor keeps the rates of a sample that has
-        it alone), and samples (their loadings are first estimated for the old factors).
+        scale; factors may have the shape of `components_`. A `Fit`, such as ``model.fit_``, is continued: its
+        features must be the same; `n_components`, `c` and samples may change.
     n_init : int
         Number of starts; the fit with the lowest objective is kept.
     l1 : float
@@ -317,6 +312,11 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         -------
         Log1pNMF
             Itself.
+
+        Examples
+        --------
+        >>> Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]], size_factors=[1.0, 1.0, 2.0]).fit_.size_factors
+        array([1., 1., 2.])
         """
         of_samples = {"batch": batch, "fixed_loadings": fixed_loadings}
         run = {"callbacks": callbacks, "checkpoint": checkpoint}
@@ -331,7 +331,11 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         return self._take(fit_counts(counts, settings, **given, resume=resume))
 
     def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Array:
-        """Fit the model to X (y is ignored) and return its loadings; options are those of `fit`."""
+        """Fit the model to X (y is ignored) and return its loadings; options are those of `fit`.
+
+        >>> Log1pNMF(2).fit_transform([[4, 0, 2], [3, 1, 2], [0, 5, 2]]).shape
+        (3, 2)
+        """
         return self.fit(X, y, **options).loadings_
 
     def _take(self, fit: Fit) -> Log1pNMF:
@@ -351,7 +355,11 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         return self.fit_.n_components
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Name the columns of `transform`, not by `input_features`: "log1pnmf0" and so on, or given names."""
+        """Name the columns of `transform`, not by `input_features`: "log1pnmf0" and so on, or given names.
+
+        >>> Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]]).get_feature_names_out().tolist()
+        ['log1pnmf0', 'log1pnmf1']
+        """
         names: np.ndarray = super().get_feature_names_out(input_features)
         renamed = self.fit_.given_factor_names
         return names if renamed is None else np.array(renamed, dtype=object)
@@ -387,15 +395,14 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         `batch`: batch of every sample, or one name for all. Effects of batches that the fit does not have are
         estimated, from at least 20 samples. Without `batch`, samples of a model with batches are a new one.
 
-        `prior`: counts that the mean of the training samples is worth, which loadings are shrunk towards: no
-        loading is zero only because a sample has few counts. "auto" takes them from the spread of the
-        training loadings (typically 3 to 20), and more if a held-out tenth of the counts would otherwise be
-        predicted worse than by one factor. 0 gives the most likely loadings, as "auto" does for fractions.
+        `prior`: counts that the mean of the training samples is worth, which loadings are shrunk towards.
+        "auto" takes them from the spread of the training loadings (typically 3 to 20), and more if held-out
+        counts would otherwise be predicted worse than by one factor. 0 gives the most likely loadings, as
+        "auto" does for fractions.
 
         `fixed_loadings`: known loadings of the factors that had known loadings in `fit`; by default they are
         estimated like all others. `return_std` also returns standard errors, given the factors.
 
-        >>> from log1pnmf import Log1pNMF
         >>> model = Log1pNMF(1, c=float("inf")).fit([[4, 2], [2, 1], [6, 3]])
         >>> model.transform([[40, 20]]).round(4)  # ten times the counts, ten times the size factor
         array([[1.]])
@@ -413,7 +420,6 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     def inverse_transform(self, loadings: Any, size_factors: Any = None) -> Array:
         """Compute the mean counts for given loadings, ``s_i c expm1(L F' / alpha_c)``.
 
-        >>> from log1pnmf import Log1pNMF
         >>> model = Log1pNMF(1, c=float("inf")).fit([[4, 2], [2, 1], [6, 3]])
         >>> model.inverse_transform(model.loadings_, model.fit_.size_factors).round(4)
         array([[4., 2.],
@@ -441,23 +447,28 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         """Exact mean log-likelihood per entry of other samples X; y is ignored.
 
         Loadings are estimated from the same samples, as in `transform`, with its `size_factors` and `batch`.
-        So scores compare links and penalties
-        at the same number of factors, but they always favour more factors; use
-        `log1pnmf.analysis.heldout_score` to choose their number. Features without a count in training are
+        So scores compare links and penalties at the same number of factors, but always favour more factors;
+        choose their number with `log1pnmf.analysis.heldout_score`. Features without a count in training are
         ignored, because any count there would be impossible.
+
+        >>> bool(Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]]).score([[4, 0, 2], [0, 5, 2]]) < 0.0)
+        True
         """
         new = self._new_samples(X)
         return score(self.fit_, new, size_factors, batch=batch, engine=self.engine, n_jobs=self.n_jobs)
 
     def summary(self, *, n_top: int = 8, feature_names: Any = None) -> str:
-        """Describe data, model, fit and factors (`n_top` of their features; `feature_names`) in words."""
+        """Describe data, model, fit and factors (`n_top` of their features; `feature_names`) in words.
+
+        >>> print(Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]]).summary().splitlines()[0])
+        Log1pNMF: 3 samples x 3 features, 2 factors, c = 1
+        """
         check_is_fitted(self)
         return summarize(self.fit_.named(feature_names=feature_names), n_top=n_top)
 
     def rename_factors(self, names: Any) -> Self:
         """Name factors by a list or mapping `names`; every table, plot, report and file then has them.
 
-        >>> from log1pnmf import Log1pNMF
         >>> model = Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
         >>> model.rename_factors({"k1": "rare"}).fit_.factor_names
         ['k0', 'rare']
@@ -467,23 +478,44 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         return self
 
     def report(self, path: StrPath, **options: Any) -> Path:
-        """Write a report to `path`, one HTML file; options as in `log1pnmf.report.write_report`."""
+        """Write a report to `path`, one HTML file; options as in `log1pnmf.report.write_report`.
+
+        >>> import tempfile
+        >>> model = Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
+        >>> model.report(f"{tempfile.mkdtemp()}/report.html", title="A small table").name
+        'report.html'
+        """
         check_is_fitted(self)
         options.setdefault("n_jobs", self.n_jobs)
         return write_report(path, self.fit_, **options)
 
     def top_features(self, n_top: int = 10, *, feature_names: Any = None) -> DataFrame:
-        """List `n_top` features (by `feature_names`) that tell each factor from the others, as a frame."""
+        """List `n_top` features (by `feature_names`) that tell each factor from the others, as a frame.
+
+        >>> model = Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
+        >>> model.top_features(1, feature_names=["a", "b", "c"])["feature"].tolist()
+        ['a', 'b']
+        """
         check_is_fitted(self)
         return top_features(self.fit_, n_top, feature_names=feature_names)
 
     def markers(self, X: Any, **options: Any) -> Markers:
-        """Test which features of X rise with each factor; options as in `log1pnmf.analysis.markers`."""
+        """Test which features of X rise with each factor; options as in `log1pnmf.analysis.markers`.
+
+        >>> counts = np.random.default_rng(0).poisson(np.repeat([[9, 1, 4], [1, 9, 4]], 30, axis=0))
+        >>> sorted(Log1pNMF(2).fit(counts).markers(counts).top(k, 1) for k in range(2))
+        [['0'], ['1']]
+        """
         check_is_fitted(self)
         return markers(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
 
     def usage(self, groups: Any, replicate: Any = None, **options: Any) -> Usage:
-        """Compare loadings of `groups`, `replicate` by replicate; options as in `log1pnmf.analysis.usage`."""
+        """Compare loadings of `groups`, `replicate` by replicate; options as in `log1pnmf.analysis.usage`.
+
+        >>> model = Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]] * 4)
+        >>> model.usage(["a", "a", "b"] * 4, replicate=True).comparisons
+        ('b',)
+        """
         check_is_fitted(self)
         return usage(self.fit_, groups, replicate=replicate, **options)
 
@@ -503,7 +535,6 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         arrays: these have their defaults. A `random_state` that is not a number becomes None.
 
         >>> import os, tempfile
-        >>> from log1pnmf import Log1pNMF
         >>> model = Log1pNMF(1).fit([[1, 0, 3], [2, 5, 0]])
         >>> path = os.path.join(tempfile.mkdtemp(), "model.npz")
         >>> model.save(path)
@@ -517,7 +548,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
 
     @classmethod
     def load(cls, path: StrPath) -> Log1pNMF:
-        """Read a model, or any fit, that `save` wrote to `path`; a ValueError if the file is damaged."""
+        """Read a model, or any fit, that `save` wrote to `path` (example there); a damaged one is refused."""
         return cls.of(Fit.load(path))
 
     @classmethod
@@ -526,6 +557,10 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
 
         It has the parameters that the fit was requested with, except for `engine`, which is the default: the
         original one may not exist on this machine.
+
+        >>> from log1pnmf import fit_log1p_nmf
+        >>> Log1pNMF.of(fit_log1p_nmf([[4, 0, 2], [3, 1, 2], [0, 5, 2]], 2, c=0.1))
+        Log1pNMF(c=0.1)
         """
         fit = as_fit(source, key=key)
         parameters = {**vars(fit.asked)}

@@ -86,6 +86,14 @@ class Evidence:
         Samples that were used, and samples of the fit.
     factor_names : tuple of str
         Names of the factors.
+
+    Examples
+    --------
+    >>> from log1pnmf import datasets, fit_log1p_nmf
+    >>> counts = datasets.pancreas().counts[:100, :200]
+    >>> found = evidence(fit_log1p_nmf(counts, 2), counts, n_seeds=2, n_bootstrap=2)
+    >>> found.factor_names, found.bootstrap.tolist(), bool((found.times_noise > 1).all())
+    (('k0', 'k1'), [1.0, 1.0], True)
     """
 
     loss: Array
@@ -199,7 +207,7 @@ def evidence(
 ) -> Evidence:
     """Measure for each factor what the fit loses without it, and how often it comes back.
 
-    docs/how-to/evidence.md explains the columns, and what this costs.
+    The page "Is each factor real?" explains the columns, and what this costs.
 
     Parameters
     ----------
@@ -219,7 +227,7 @@ def evidence(
     n_jobs : int, optional
         Number of threads.
     verbose : int, optional
-        As in `log1pnmf.select`.
+        As in `log1pnmf.Log1pNMF`.
 
     See Also
     --------

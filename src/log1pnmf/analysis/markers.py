@@ -103,6 +103,15 @@ class Markers:
         Names of the features.
     factor_names : tuple of str
         Names of the factors.
+
+    Examples
+    --------
+    >>> from log1pnmf import datasets, fit_log1p_nmf
+    >>> cells = datasets.pancreas()
+    >>> counts, names = cells.counts[:100, :200], cells.feature_names[:200]
+    >>> found = markers(fit_log1p_nmf(counts, 2), counts, feature_names=names)
+    >>> found.top("k1", 3), found.table(3)["rank"].tolist()
+    (['ALDOB', 'ANPEP', 'AKR1C1'], [1, 2, 3, 1, 2, 3])
     """
 
     log2_fold_change: Array
@@ -230,8 +239,8 @@ def top_features(
     """List the features that each factor raises most.
 
     The comparison is between a typical sample with the factor and the same sample with more of its other
-    factors instead (docs/markers.md). Only the fit is needed; `log1pnmf.analysis.markers` adds tests, from
-    the counts.
+    factors instead (page "Markers"). Only the fit is needed; `log1pnmf.analysis.markers` adds tests, from the
+    counts.
 
     Parameters
     ----------
@@ -321,8 +330,8 @@ def markers(
     """Test which features rise with each factor, beyond what the other factors do.
 
     Features have the same order as in `log1pnmf.analysis.top_features` and in every list of this package. For
-    the tests every feature is regressed on the loadings, without penalty and with all zero counts.
-    docs/markers.md explains the effect and shows when the tests hold.
+    the tests every feature is regressed on the loadings, without penalty and with all zero counts. The page
+    "Markers" explains the effect and shows when the tests hold.
 
     Parameters
     ----------
@@ -347,7 +356,7 @@ def markers(
     n_jobs : int, optional
         Number of threads.
     verbose : int, optional
-        As in `log1pnmf.select`.
+        As in `log1pnmf.Log1pNMF`.
 
     See Also
     --------

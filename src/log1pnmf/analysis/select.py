@@ -95,9 +95,8 @@ def select(
         Kinds of noise to compare, each with every combination; "auto" is both.
     holdout : {"counts", "samples"}
         "counts" holds out a share of all counts (`log1pnmf.counts.folds`) and fits all samples. "samples"
-        holds out a part of the samples (``1 / n_folds``), which the factors of the others must describe:
-        their loadings come from some of their features, and the other features are scored. This is the harder
-        test. Use it if counts vary more than Poisson counts (see Notes).
+        holds out ``1 / n_folds`` of the samples: their loadings come from some of their features, and the
+        others are scored. Use it if counts vary more than Poisson counts (see Notes).
     n_folds : int
         Number of folds.
     test_fraction : float
@@ -118,8 +117,7 @@ def select(
         Number of fits that run at the same time, each with one thread; None and -1 use all cores. The result
         does not depend on it.
     verbose : int, optional
-        By default progress is shown in a terminal and in a notebook, from the third second on. 1 shows it at
-        once and writes a line into log files; 0 shows nothing.
+        As in `log1pnmf.Log1pNMF`.
     resume : str or PathLike, optional
         File that keeps what is done, written after every fit. If it exists, the call continues from it, and
         the result is the same as without the interruption. Counts and settings must be the same.
@@ -145,11 +143,11 @@ def select(
     c and the penalty mean the same as in a fit to all counts (`log1pnmf.counts.training_size_factors`).
 
     If factors change the totals of samples and totals are the size factors, a small c looks better than it is
-    (docs/explanation/sizes.md). The judgement then says so.
+    (see the page "Size factors"). The judgement then states it.
 
-    The two parts of a count are independent only if counts are Poisson. If counts vary more, both parts share
-    the excess: with ``holdout="counts"`` and Poisson noise, too many factors look useful.
-    ``holdout="samples"`` is not misled unless the excess of one feature predicts that of another.
+    The two parts of a count are independent only if counts are Poisson. If counts vary more, too many factors
+    look useful with ``holdout="counts"`` and Poisson noise; with ``holdout="samples"`` they do only if the
+    excess of one feature predicts that of another.
 
     See Also
     --------

@@ -194,13 +194,20 @@ class Selection:
     -----
     Settings are compared by the *difference* to the best one on the same counts, with the standard error of a
     sum over samples, ``sqrt(n / (n - 1) * sum_i (d_i - mean(d))**2)``, where ``d_i`` is sample i's mean
-    difference over folds; `se_folds` is the spread between folds. docs/results/selection.md explains why.
+    difference over folds; `se_folds` is the spread between folds. See the page "How well selection works".
 
-    **Values of c with negative binomial noise.** Given the training part of a dispersed count, its test part
-    says little about the mean, and so about c. Values of c with the same number of factors have as many
-    parameters, so their training log-likelihoods are compared: the score of a setting is lowered by what its
-    c loses against the c that fits best, which keeps its score. Fitted size factors are parameters that
-    c = inf does not have; then it is compared with the others by held-out counts alone.
+    With negative binomial noise, held-out counts contain little information about c. Values of c with the
+    same number of parameters are compared by training log-likelihoods: the score of a setting is lowered by
+    what its c loses against the c that fits best.
+
+    Examples
+    --------
+    >>> from log1pnmf import datasets, select
+    >>> found = select(datasets.pancreas().counts[:100, :200], [1, 2, 3], n_folds=2, n_seeds=0)
+    >>> found.best.n_components, found.summary["within_one_se"].tolist()
+    (3, [False, False, True])
+    >>> print(found.judgement.headline)
+    The data do not decide K: the best is at the end of the values tried.
     """
 
     settings: tuple[Setting, ...]

@@ -458,6 +458,15 @@ class Fit:
         of new samples, while `data`, `stopped`, `objective` and `history` are of the fit itself.
     scale : {"max", "factor_max", "factor_sum", "none"}
         Scale of loadings and factors, see `normalized`.
+
+    Examples
+    --------
+    >>> from log1pnmf import datasets, fit_log1p_nmf
+    >>> fit = fit_log1p_nmf(datasets.pancreas().counts[:100, :200], 3)
+    >>> fit.stopped, fit.factors.shape, fit.renamed({"k1": "acinar"}).factor_names
+    ('converged', (200, 3), ['k0', 'acinar', 'k2'])
+    >>> fit.normalized("factor_sum").factors.sum(axis=0).round(6)
+    array([1., 1., 1.])
     """
 
     loadings: Array
@@ -586,16 +595,9 @@ class Fit:
     def normalized(self, normalize: Normalization) -> Fit:
         """Return the same fit on another scale; the order stays.
 
-        Parameters
-        ----------
-        normalize : {"max", "factor_max", "factor_sum", "none"}
-            "max", as fits are: the largest loading of every factor is 1; "factor_max": its largest entry is
-            1; "factor_sum": its entries sum to 1; "none" changes nothing. Factors of which loadings or
-            entries are known keep their scale.
-
-        Returns
-        -------
-        Fit
+        `normalize`: "max", as fits are: the largest loading of every factor is 1; "factor_max": its largest
+        entry is 1; "factor_sum": its entries sum to 1; "none" changes nothing. Factors of which loadings or
+        entries are known keep their scale.
         """
         check_choice("normalize", normalize, NORMALIZATIONS)
         if normalize == self.scale:  # some of its samples keep the scale of all
@@ -637,17 +639,7 @@ class Fit:
             )
 
     def named(self, *, sample_names: Any = None, feature_names: Any = None) -> Fit:
-        """Return the same fit with names of samples or features; None changes nothing.
-
-        Parameters
-        ----------
-        sample_names, feature_names : sequence of str, optional
-            Names of samples and features.
-
-        Returns
-        -------
-        Fit
-        """
+        """Return the same fit with other `sample_names` or `feature_names`; None changes nothing."""
         changed: dict[str, Any] = {}
         for what, given, length in (
             ("sample_names", sample_names, len(self.loadings)),
@@ -665,31 +657,14 @@ class Fit:
         return replace(self, **changed) if changed else self
 
     def renamed(self, names: Any) -> Fit:
-        """Return the same fit with new names of factors, used by every table, plot and file.
-
-        Parameters
-        ----------
-        names : sequence of str, or mapping of name or number to str
-            Names of all factors, or of some: ``{"k1": "interferon"}``.
-
-        Returns
-        -------
-        Fit
-        """
+        """Return the same fit with other `names` of all factors, or of some: ``{"k1": "interferon"}``."""
         return replace(self, given_factor_names=new_factor_names(self.factor_names, names))
 
     # ---------------------------------------------------------------- keeping
 
     def save(self, path: StrPath) -> None:
-        """Write the fit to one file, without pickle and atomically.
+        """Write the fit to `path`, a file in npz format, without pickle and atomically; no ending is added.
 
-        Parameters
-        ----------
-        path : str or PathLike
-            File to write, in npz format; no ending is added.
-
-        Examples
-        --------
         >>> import os, tempfile
         >>> from log1pnmf import fit_log1p_nmf
         >>> fit = fit_log1p_nmf([[1, 0, 3], [2, 5, 0]], 1)
@@ -702,22 +677,7 @@ class Fit:
 
     @classmethod
     def load(cls, path: StrPath) -> Fit:
-        """Read a fit that `save` wrote; every number has the same bits.
-
-        Parameters
-        ----------
-        path : str or PathLike
-            File that `save` wrote.
-
-        Returns
-        -------
-        Fit
-
-        Raises
-        ------
-        ValueError
-            If the file is damaged, has a newer format or is not a fit.
-        """
+        """Read a fit that `save` wrote to `path`, every bit of it; a ValueError if the file is damaged."""
         parts = read_archive(path, kind=KIND)
         with making_whole(f"{path} holds a fit", "save it again"):
             return cls.from_parts(*parts)
