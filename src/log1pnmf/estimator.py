@@ -105,9 +105,10 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         features must be the same; `n_components`, `c` and samples may change.
     n_init : int
         Number of starts; the fit with the lowest objective is kept.
-    l1 : float
+    l1 : float or "auto"
         Penalty on the sum of all factors but the first (the baseline), in units of log-likelihood on the link
-        scale. If it is positive, loadings are at most 1.
+        scale. If it is positive, loadings are at most 1. "auto" takes the largest penalty that predicts
+        held-out counts as well as the best one, within a standard error; the summary names it.
     mask_penalty : float
         With `mask`: penalty on entries outside it, in the units of `l1`; inf forbids them. If it is finite,
         the loadings of these factors are at most 1.
@@ -235,7 +236,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         batch_strength: float = 10.0,
         init: InitKind | tuple[Any, Any] | Fit = "auto",
         n_init: int = 1,
-        l1: float = 0.0,
+        l1: float | Literal["auto"] = 0.0,
         mask_penalty: float = math.inf,
         row_solver: RowSolver = "newton",
         max_iter: int = 1000,
