@@ -92,10 +92,10 @@ def undocumented(thing):
     if "parameters as in" in text.lower() or (inspect.isclass(thing) and issubclass(thing, BaseException)):
         return []
     parameters = [name for name in inspect.signature(thing).parameters if name not in ("self", "cls")]
-    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w+\n-+\n|\Z)", text, re.MULTILINE | re.DOTALL)
-    if section is None:
+    sections = re.findall(r"Parameters\n-+\n(.*?)(?=^[\w ]+\n-+\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    if not sections:
         return [name for name in parameters if not re.search(rf"\b{name}\b", text)]
-    heads = [line.split(" : ")[0] for line in section[1].splitlines() if not line.startswith(" ")]
+    heads = [line.split(" : ")[0] for line in "".join(sections).splitlines() if not line.startswith(" ")]
     named = {name.strip("* ") for head in heads for name in head.split(",")}
     return [name for name in parameters if name not in named]
 
@@ -103,6 +103,20 @@ def undocumented(thing):
 def test_public_names_are_documented():
     lacking = {name: undocumented(thing) for name, thing in public_objects()}
     assert {name: missing for name, missing in lacking.items() if missing} == {}
+
+
+def test_public_docstrings_name_no_files_of_the_repository():
+    for name, thing in public_objects():
+        assert not re.search(r"\b(docs|src|tests|studies)/|\.md\b", thing.__doc__ or ""), name
+
+
+def test_what_users_call_and_get_back_has_examples():
+    import log1pnmf as lp
+
+    methods = [getattr(lp.Log1pNMF, name) for name in vars(lp.Log1pNMF) if not name.startswith("_")]
+    results = [lp.Fit, lp.analysis.Markers, lp.analysis.Selection, lp.analysis.Usage, lp.analysis.Evidence]
+    for thing in [*results, *filter(callable, methods)]:
+        assert ">>> " in thing.__doc__ or "example there" in thing.__doc__, thing
 
 
 @pytest.mark.skipif(tomllib is None, reason="Python 3.11 reads TOML")

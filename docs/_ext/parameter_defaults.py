@@ -1,4 +1,4 @@
-"""Add the default of every parameter to its line in the reference; docstrings need not repeat signatures."""
+"""Add defaults of parameters and kinds of results to the reference; docstrings need not repeat signatures."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ def add_defaults(app, what, name, thing, *rest):
     """Change ``c : float`` to ``c : float, default=1.0`` in the section of the parameters."""
     lines = rest[-1]
     try:
-        parameters = inspect.signature(thing).parameters
+        signature = inspect.signature(thing)
     except (TypeError, ValueError):
         return
+    parameters, result = signature.parameters, signature.return_annotation
+    told = "Returns" in lines or not isinstance(result, str) or result in ("None", "Any")
+    if inspect.isroutine(thing) and not told:
+        lines += ["", "Returns", "-------", result]
     inside = False
     for place, line in enumerate(lines):
         if place + 1 < len(lines) and set(lines[place + 1]) == {"-"}:
-            inside = line == "Parameters"
+            inside = line in ("Parameters", "Other Parameters")
         found = HEAD.fullmatch(line) if inside else None
         if found is None or "default" in found["kind"]:
             continue

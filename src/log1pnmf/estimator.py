@@ -120,9 +120,8 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         Stop when the objective falls by less than this, relative to its size, twice in a row. A larger value
         may stop on a plateau.
     engine : {"auto", "native", "torch", "streaming"}
-        What does the computation. "auto" uses a CUDA GPU if there is one and the data are large, "streaming"
-        for counts that are not in memory, and otherwise the compiled core; ``fit_.settings`` says which.
-        "torch" needs a CUDA GPU.
+        What computes. "auto" uses "torch" if there is a CUDA GPU and the data are large, "streaming" for
+        counts that are not in memory, and otherwise "native"; ``fit_.settings`` has the choice.
     fixed_factors : mapping of str to array, data frame or array of shape (K_0, n_features), optional
         Known factors, on the link scale, such as `log1pnmf.background`; arrays may be transposed.
         `n_components` counts all factors. Known factors come first and keep their order, names and scale:
@@ -291,16 +290,15 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         y : ignored
             Ignored; scikit-learn passes it.
         size_factors : {"total", "fit", "none"} or array of shape (n_samples,), optional
-            Replaces the parameter `size_factors` in this fit. scikit-learn's metadata routing passes it
-            without a request, here and in `transform` and `score`.
+            Replaces the parameter `size_factors` in this fit. scikit-learn's metadata routing passes it,
+            `batch` and `fixed_loadings` without a request, also to `transform`.
         batch : array of shape (n_samples,), optional
             Batch of every sample (donor, chip, section). Every batch then multiplies the rates of each
-            feature by an effect; see `batch_strength` and `batch_effects_`. Metadata routing passes it as
-            well.
+            feature by an effect; see `batch_strength` and `batch_effects_`.
         fixed_loadings : mapping of str to array, data frame or array of shape (n_samples, K_0), optional
             Known loadings, such as a design: ``{"everyone": 1, "treated": treated}``. A column may also
-            contain 0 for samples without the factor and NaN for loadings to estimate. Metadata routing passes
-            them as well. Loadings of new samples are free, see `transform`.
+            contain 0 for samples without the factor and NaN for loadings to estimate. Loadings of new samples
+            are free, see `transform`.
         callbacks : sequence of callables
             Called with every `log1pnmf.callbacks.Iteration`; a true result stops the fit.
         checkpoint : str or PathLike, optional
@@ -309,13 +307,6 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             Checkpoint of a fit with the same counts and parameters, to continue from. The result has the same
             bits as if that fit had never stopped.
 
-        Returns
-        -------
-        Log1pNMF
-            Itself.
-
-        Examples
-        --------
         >>> Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]], size_factors=[1.0, 1.0, 2.0]).fit_.size_factors
         array([1., 1., 2.])
         """
@@ -384,8 +375,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     ) -> Array | tuple[Array, Array]:
         """Estimate the loadings of other samples for the factors of the fit.
 
-        Features that are zero in every factor do not affect the loadings and are ignored. If both the
-        training data and X have feature names, the features of X may have any order; with
+        If both the training data and X have feature names, the features of X may have any order; with
         ``features="shared"`` X may lack some, which were then not observed, and have others, which are
         ignored. A warning names factors of which the shared ones carry less than 80% of the signal; below
         20% of all signal X is refused.

@@ -23,6 +23,9 @@ def rows(path, delimiter=","):
         return list(csv.reader(file, delimiter=delimiter))
 
 
+GROUPS = {"Input": "--layer", "Model": "--noise", "Computing": "--engine", "Output": "--report"}
+
+
 def test_version_and_help(call):
     assert call("--version").out.splitlines()[0] == f"log1pnmf {__version__}"
     commands = call("--help").out.split("Commands")[1]
@@ -30,6 +33,9 @@ def test_version_and_help(call):
         assert name in commands
         assert call(name, "--help").code == 0
     assert "..." not in commands  # one short sentence for each
+    told = call("fit", "--help").out
+    groups = {name: told.partition(f"─ {name} ─")[2].partition("╰─")[0] for name in GROUPS}
+    assert all(option in groups[name] for name, option in GROUPS.items())
 
 
 def test_fit_leaves_a_whole_run(run_folder):

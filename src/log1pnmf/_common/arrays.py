@@ -19,8 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from log1pnmf._core import extrapolate
 
-# ---------- numbers that users pass
-
 
 class SupportsArray(Protocol):
     """Anything that NumPy turns into an array: an array, a series, a tensor."""

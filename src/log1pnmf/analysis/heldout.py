@@ -226,11 +226,6 @@ def heldout_score(estimator: Any, X: Any, y: Any = None, *, test_fraction: float
     test_fraction : float
         Share of the features to score; the same features are scored for every model.
 
-    Returns
-    -------
-    float
-        Score; larger is better.
-
     Examples
     --------
     >>> from sklearn.model_selection import GridSearchCV

@@ -78,9 +78,8 @@ class Markers:
     weight : ndarray
         What the fit itself has, where the largest loading of every factor is 1.
     reliability : ndarray of shape (n_components,)
-        Of what tells a factor's loadings from the others, the share that is not error: neither of the
-        loadings, given the factors, nor of the factors (see `determined`). No markers are named of a factor
-        below 0.5: its adjusted p-values are 1.
+        Share of a factor's variation, after removing what the other factors explain, that is signal rather
+        than estimation error, also of the factors (see `determined`). Factors below 0.5 have no markers.
     determined : ndarray of shape (n_components,)
         Squared correlation of the loadings with those that factors fitted to the other half of the samples
         give. NaN where the factors were taken as known: too few samples, samples or counts that were not

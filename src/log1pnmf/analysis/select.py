@@ -126,11 +126,6 @@ def select(
     **parameters : optional
         Other parameters as in `log1pnmf.Log1pNMF`, of all fits. Scores are always exact.
 
-    Returns
-    -------
-    Selection
-        ``print`` shows what the data say, and what they leave open.
-
     Warns
     -----
     ConvergenceWarning

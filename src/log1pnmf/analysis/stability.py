@@ -36,7 +36,7 @@ def fit_seeds(
     c: float = 1.0,
     **parameters: Unpack[SampleParameters],
 ) -> list[Fit]:
-    """Fit one model several times, each time with another seed.
+    """Fit one model several times, each time with another seed; return the fits, the best objective first.
 
     Parameters
     ----------
@@ -52,11 +52,6 @@ def fit_seeds(
         Others of `log1pnmf.Log1pNMF`. `random_state` is the source of the seeds; the settings of each fit
         contain its own. The default of `init` is "random" here, because "auto" may use the same start for
         every seed.
-
-    Returns
-    -------
-    list of Fit
-        Fits, the one with the best objective first.
 
     Examples
     --------

@@ -35,7 +35,7 @@ def _option(panel: str, metavar: str | None, text: str, *names: str, **more: Any
 
 
 argument = partial(typer.Argument, show_default=False)
-model, data, run, output = (partial(_option, panel) for panel in ("Model", "Data", "Run", "Output"))
+model, data, run, output = (partial(_option, panel) for panel in ("Model", "Input", "Computing", "Output"))
 
 FORMATS = ".h5ad, .zarr, 10x .h5 or folder, .mtx(.gz), .csv/.tsv(.gz), .npz, .npy; or a folder of .txt files"
 CountFile = Annotated[Path, argument(metavar="FILE", help=f"Counts: {FORMATS}.")]

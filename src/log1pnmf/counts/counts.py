@@ -283,10 +283,6 @@ class Counts:
             Non-negative finite numbers, samples x features. Data frames are those of pandas and polars, and
             pyarrow tables. Matrices of PyTorch and CuPy are copied to the memory of the host.
 
-        Returns
-        -------
-        Counts
-
         Raises
         ------
         ValueError
@@ -434,10 +430,6 @@ class Counts:
             "total": the sample's total count divided by the mean total, 1 for samples without counts; "fit":
             the same, from which a fit begins;
             "none": ones; an array is checked and copied.
-
-        Returns
-        -------
-        ndarray of float64, shape (n_samples,)
         """
         check_size_factors(kind)
         if not isinstance(kind, str):

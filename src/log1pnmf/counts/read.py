@@ -303,10 +303,6 @@ def read_sets(path: str | os.PathLike[str]) -> dict[str, list[str]]:
     path : str or PathLike
         GMT file, may be compressed with gzip.
 
-    Returns
-    -------
-    dict of str to list of str
-
     Examples
     --------
     >>> import os, tempfile
@@ -367,10 +363,6 @@ def filter_table(
         Smallest number of features that must occur in a sample.
     mask_var : array of bool, optional
         Which features may stay; those of a sample are counted before.
-
-    Returns
-    -------
-    Filtered
 
     Raises
     ------
@@ -491,10 +483,6 @@ def read_table(
         are labels; a first column such as "id" or "name" contains the names of the documents.
     stop_words : str, optional
         Words to ignore in texts: "english", or a file with one word per line.
-
-    Returns
-    -------
-    CountTable
 
     Raises
     ------

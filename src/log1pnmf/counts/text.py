@@ -146,10 +146,6 @@ class CountTable:
         column : str
             Name of the column.
 
-        Returns
-        -------
-        ndarray
-
         Raises
         ------
         BadFileError

@@ -187,10 +187,6 @@ def made_up_donors(*, seed: int = 0) -> Donors:
     seed : int
         Seed of the random numbers.
 
-    Returns
-    -------
-    Donors
-
     Examples
     --------
     >>> data = made_up_donors()
@@ -287,10 +283,6 @@ def made_up_tumours(n_tumours: int = 200, *, seed: int = 0) -> Tumours:
         Number of tumours.
     seed : int
         Seed of the random numbers.
-
-    Returns
-    -------
-    Tumours
 
     Examples
     --------

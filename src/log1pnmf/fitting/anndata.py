@@ -196,10 +196,6 @@ def as_fit(source: Any, *, key: str | None = None) -> Fit:
     key : str, optional
         Name of the fit in AnnData, if ``key_added`` was given.
 
-    Returns
-    -------
-    Fit
-
     Examples
     --------
     >>> from log1pnmf import Log1pNMF

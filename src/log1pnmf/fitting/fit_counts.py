@@ -60,8 +60,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 # ---------- parameters as users pass them: settings, and what was given beside them
 
 SETTINGS = tuple(field.name for field in fields(Settings))
-ONE_RUN = ("callbacks", "checkpoint")
-"""What belongs to one run: parameters of `fit`, not of the model."""
 KNOWN = ("fixed_loadings", "fixed_factors", "mask")
 """What may be known of factors."""
 FIRST = ("n_components", "c", "noise", "size_factors", "random_state", "n_jobs")
@@ -70,7 +68,7 @@ PARAMETERS = tuple(dict.fromkeys((*FIRST, *SETTINGS, *KNOWN[1:], "verbose")))
 
 
 class FoldParameters(TypedDict, total=False):
-    """Parameters of `log1pnmf.Log1pNMF` that fits to a part of the counts take as well, for type checkers."""
+    """Parameters of `log1pnmf.Log1pNMF`, for type checkers: those of `log1pnmf.select`."""
 
     size_factors: SizesKind | Numbers
     likelihood: LikelihoodKind
@@ -122,7 +120,7 @@ def completed(kind: type) -> Callable[[F], F]:
 def checked(**parameters: Any) -> tuple[Settings, dict[str, Any]]:
     """Check parameters; return settings ("given" stands for arrays), and the others as users gave them."""
     for name in parameters:
-        if name not in (*PARAMETERS, *KNOWN, *ONE_RUN, "batch"):
+        if name not in (*PARAMETERS, *SampleParameters.__annotations__, "checkpoint"):
             check_choice("a parameter of the fit", name, PARAMETERS)
     given = {name: value for name, value in parameters.items() if name not in SETTINGS}
     values = {name: value for name, value in parameters.items() if name in SETTINGS}
@@ -369,10 +367,6 @@ def fit_log1p_nmf(
     **parameters : optional
         All other parameters as in `log1pnmf.Log1pNMF` and its `fit`, with the same defaults. Pass a `Fit` as
         `init` to continue it.
-
-    Returns
-    -------
-    Fit
 
     Warns
     -----

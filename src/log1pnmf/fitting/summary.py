@@ -42,10 +42,6 @@ def background(
     most_counts : float
         With "empty": largest total count of an empty sample.
 
-    Returns
-    -------
-    ndarray of shape (m,)
-
     Examples
     --------
     >>> droplets = np.array([[2, 1, 0], [1, 1, 1], [900, 100, 500], [100, 800, 600]])

@@ -316,10 +316,6 @@ def simulate(n_samples: int, n_features: int, n_components: int, **options: Any)
     **options
         c, density, size_spread, dispersion, batches, batch_spread, random_state: see `Simulation`.
 
-    Returns
-    -------
-    Simulated
-
     Examples
     --------
     >>> drawn = simulate(500, 300, 5, c=1.0, density=0.1)

@@ -127,11 +127,6 @@ def write_report(
         into an AnnData, if that has the first 25 significant features of every factor; otherwise, with
         `counts`, features are tested on all samples or, of large data, on a random part that the page names.
 
-    Returns
-    -------
-    Path
-        Path of the file.
-
     See Also
     --------
     log1pnmf.Log1pNMF.report : A report about one model.
