@@ -299,6 +299,7 @@ def test_fits_that_do_not_converge_are_counted(counts):
         ({"init": (np.ones((90, 2)), np.ones((120, 2)))}, ValueError, "init must be one of"),
         ({"engine": lambda *given: None}, ValueError, "engine must be one of"),
         ({"checkpoint": "file"}, TypeError, "checkpoint is not an option of the fits of a selection"),
+        ({"mask": {"a": [0]}}, TypeError, "mask is not an option of the fits of a selection"),
         ({"resume": "/no/such/folder/file"}, FileNotFoundError, "resume is"),
     ],
 )

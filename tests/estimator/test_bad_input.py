@@ -53,7 +53,7 @@ PARAMETERS = [
     *[({"tol": t}, ValueError, f"finite and not negative, got {t}") for t in (-0.001, np.nan, np.inf)],
     ({"tol": "small"}, TypeError, "tol must be a number, got 'small'"),
     *[({"l1": one}, ValueError, f"l1 must be finite and not negative, got {one}") for one in (-1, np.inf)],
-    ({"l1": "x"}, TypeError, "l1 must be a number, got 'x'"),
+    ({"l1": "x"}, ValueError, "l1 must be one of 'auto' or a number, got 'x'"),
     ({"n_init": 0}, ValueError, "n_init must be at least 1, got 0"),
     ({"n_init": 2, "init": (np.ones((12, 2)), np.ones((7, 2)))}, ValueError, "n_init must be 1 with a given"),
     ({"n_jobs": 0}, ValueError, "n_jobs must not be 0; pass -1 for all cores"),

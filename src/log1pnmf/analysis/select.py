@@ -33,7 +33,7 @@ from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import ENGINES, check_totals, resolve_engine
 from log1pnmf.fitting.checkpoint import fingerprint
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.fit_counts import FoldParameters, check_any, checked, fit_counts
+from log1pnmf.fitting.fit_counts import KNOWN, FoldParameters, check_any, checked, fit_counts
 from log1pnmf.fitting.settings import INITS, NoiseKind, Settings
 from log1pnmf.fitting.summary import note_on_sizes
 from log1pnmf.model.batches import Batches
@@ -45,7 +45,7 @@ from .stability import stability
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-NOT_FOR_SELECTION = ("checkpoint", "callbacks", "n_init")
+NOT_FOR_SELECTION = ("checkpoint", "callbacks", "n_init", *KNOWN)
 
 N_FOLDS = 3  # how often counts or samples are held out, by default
 N_SEEDS = 5  # fits of every setting to all counts, by default: their agreement is the setting's stability

@@ -108,9 +108,10 @@ def completed(kind: type) -> Callable[[F], F]:
     """Return a decorator that shows ``**parameters`` of a function one by one, with their defaults."""
 
     def complete(function: F) -> F:
-        shown, keyword = signature(function), Parameter.KEYWORD_ONLY
+        shown, names = signature(function), kind.__annotations__
         own = list(shown.parameters.values())[:-1]
-        own += [Parameter(name, keyword, default=default_of(name)) for name in kind.__annotations__]
+        for name in sorted(names, key=(*PARAMETERS, *names).index):
+            own.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default_of(name)))
         function.__signature__ = shown.replace(parameters=own)  # type: ignore[attr-defined]
         return function
 
