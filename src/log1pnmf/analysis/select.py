@@ -111,8 +111,7 @@ def select(
     random_state : int, RandomState, Generator or None
         Seed or generator of the random numbers.
     batch : array of shape (n_samples,), optional
-        Batch of every sample. Every fold estimates the effects of batches from its training part and scores
-        the held-out part with them.
+        Batch of every sample; the training part of each fold estimates the effects of batches.
     n_jobs : int, optional
         Number of fits that run at the same time, each with one thread; None and -1 use all cores. The result
         does not depend on it.
