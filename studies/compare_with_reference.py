@@ -1,4 +1,4 @@
-"""Print the tables of docs/reference-comparison.md: 63 fits of simulated counts beside the R package's.
+"""Print the tables of docs/developers/r-package.md: 63 fits of simulated counts beside the R package's.
 
     python studies/compare_with_reference.py [--reference ../shared/reference]
 

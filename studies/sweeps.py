@@ -1,6 +1,6 @@
 """Independent fits at several c against a sweep, whose fits start from their neighbours: the bundled cells.
 
-python -m studies.sweeps     # a table of docs/anndata.md; about ten CPU minutes
+python -m studies.sweeps     # a table of docs/how-to/anndata.md; about ten CPU minutes
 
 All settings but K and the seed are the defaults. The first half of a sweep, with rising c,
 is a column as well.

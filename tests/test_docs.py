@@ -40,7 +40,7 @@ PAGES = [README, *DOCS]
 TUTORIALS = [page for page in DOCS if page.parent.name == "tutorials" and page.stem != "index"]
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "studies" / "paper" / "RESULTS.md"]
 
-SMALLER = {"docs/gallery.md": (16, 12), "docs/report.md": (8, 3)}
+SMALLER = {"docs/gallery/index.md": (16, 12), "docs/reference/report.md": (8, 3)}
 """Every so many-th cell and gene of the bundled data: enough where no output is shown."""
 
 FEWER = {"n_folds": 2, "n_seeds": 2, "init": "random", "max_iter": 20}
@@ -131,20 +131,20 @@ def prepared(page: str) -> dict:
     """What a page takes for granted: counts, files, a fitted model."""
     counts = lp.simulate.simulate(60, 40, 3, density=0.4).counts
     given = {"Y": counts, "counts": counts}
-    if page == "docs/gpu.md":
+    if page == "docs/how-to/gpu.md":
         if not has_card():
             pytest.skip("needs a CUDA GPU")
         given["Y"] = np.eye(16) + 1.0
-    if page in ("docs/how-to-r.md", "docs/how-to/diagnostics.md", "docs/markers.md"):
+    if page in ("docs/how-to/r.md", "docs/how-to/diagnostics.md", "docs/how-to/markers.md"):
         options = {"n_components": 3, "likelihood": "adaptive", "tol": 1e-4, "random_state": 0}
         given["model"] = lp.Log1pNMF(**options).fit(counts)
-    if page == "docs/how-to-r.md":
+    if page == "docs/how-to/r.md":
         cells, genes = [f"cell{i}" for i in range(60)], [f"gene{j}" for j in range(40)]
         given |= {"fit": given["model"].fit_, "cells": cells, "genes": genes}
         write_r_list(given["fit"], "fit", sample_names=cells, feature_names=genes, counts=counts)
-    if page in ("docs/big-data.md", "docs/markers.md"):
+    if page in ("docs/how-to/big-data.md", "docs/how-to/markers.md"):
         given["adata"] = adata = pytest.importorskip("anndata").AnnData(counts, layers={"counts": counts})
-        if page == "docs/markers.md":
+        if page == "docs/how-to/markers.md":
             lp.tl.log1p_nmf(adata, 3, likelihood="adaptive", tol=1e-3, random_state=0)
         else:
             adata.write_h5ad("big.h5ad")

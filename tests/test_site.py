@@ -14,13 +14,13 @@ LINK = re.compile(r"\]\(([^()#\s]+\.md)(?:#[\w-]+)?\)|^:link: ([\w/-]+)$", re.MU
 ANSWERS = {
     "what is it": ("explanation/model.md", "loading"),
     "why not scikit-learn's NMF": ("how-to/from-sklearn-nmf.md", "GridSearchCV"),
-    "which c": ("choosing.md", "start with"),
-    "my data have donors": ("usage.md", "replicate="),
+    "which c": ("how-to/choosing.md", "start with"),
+    "my data have donors": ("how-to/usage.md", "replicate="),
     "my data have batches": ("explanation/batches.md", "batch="),
     "it did not converge": ("how-to/faq.md", "### Not converged"),
-    "what can I plot": ("gallery.md", "lp.pl.structure"),
+    "what can I plot": ("gallery/index.md", "lp.pl.structure"),
     "perplexity and coherence of topics": ("how-to/texts.md", "Coherence"),
-    "a UMAP of the loadings": ("anndata.md", "sc.pp.neighbors"),
+    "a UMAP of the loadings": ("how-to/anndata.md", "sc.pp.neighbors"),
 }
 """The question, the page with the answer, and a word of the answer."""
 
@@ -47,6 +47,23 @@ def test_answers_are_two_clicks_away(question):
     assert re.search(rf"^\| {question} \| .*\(\.\./{path}", clicks, re.MULTILINE)
 
 
+def test_addresses_match_the_menu():
+    """A page lies in the folder of the entry it stands under; only the landing page lies outside."""
+    tree = re.compile(r"^```\{toctree\}\n(?::.*\n)*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    for folder in {page.parent for page in DOCS.rglob("*.md") if "_build" not in page.parts} - {DOCS}:
+        listed = tree.search((folder / "index.md").read_text(encoding="utf-8"))
+        entries = {line.strip(">").split("<")[-1] for line in listed[1].splitlines()} if listed else set()
+        assert {page.stem for page in folder.glob("*.md")} == {"index", *entries}
+    assert list(DOCS.glob("*.md")) == [DOCS / "index.md"]
+
+
+def test_former_addresses_lead_on():
+    moved = runpy.run_path(str(DOCS / "conf.py"))["MOVED"]
+    for former, place in moved.items():
+        assert (DOCS / (f"{place}.md" if "/" in place else f"{place}/{former}.md")).exists()
+        assert not (DOCS / f"{former}.md").exists()
+
+
 def test_the_reference_shows_every_default():
     """The site adds them to the docstrings, which need not repeat the signature."""
     add_defaults = runpy.run_path(str(DOCS / "_ext" / "parameter_defaults.py"))["add_defaults"]
@@ -63,7 +80,7 @@ def test_the_reference_shows_every_default():
 
 def test_the_gallery_has_every_plot_with_its_picture():
     """The code above a picture draws it (`docs/gallery.py`)."""
-    page = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    page = (DOCS / "gallery" / "index.md").read_text(encoding="utf-8")
     blocks = re.findall(
         r"^```python\n((?:(?!^```).)*)^```\n\n!\[[^\]]+\]\(([^)]+)\)", page, re.DOTALL | re.MULTILINE
     )
@@ -71,6 +88,6 @@ def test_the_gallery_has_every_plot_with_its_picture():
     assert drawn == {
         name.removeprefix("log1pnmf.") for name in public_names() if name.startswith("log1pnmf.pl.")
     }
-    pictures = {DOCS / path for _, path in blocks}
+    pictures = {(DOCS / "gallery" / path).resolve() for _, path in blocks}
     assert pictures == set((DOCS / "img" / "gallery").glob("*.png"))
     assert sum(picture.stat().st_size for picture in pictures) < 1_000_000

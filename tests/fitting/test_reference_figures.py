@@ -192,7 +192,7 @@ def test_simulated(simulated, case):
     """No worse than the reference from the common start; or else that was a local optimum.
 
     That it is one is shown: going on changes nothing, and one of a few random starts ends no worse than the
-    reference. Which starts meet a poor optimum depends on the path, see docs/reference-comparison.md.
+    reference. Which starts meet a poor optimum depends on the path, see docs/developers/r-package.md.
     """
     arrays, results = simulated
     least = float(results[case]["ll_per_entry"]) - SLACK

@@ -126,8 +126,8 @@ def loading_errors(
 
     The factors are treated as known. Fitted ones differ from true ones in scale and mixing, which is not in
     these errors: intervals hold a sample's loadings on the factors of this fit, and much less often those on
-    the true factors (docs/usage.md has figures). For a loading at its bound, 1.96 errors reach the end of a
-    one-sided 95% interval, and the errors of the other loadings are computed without it.
+    the true factors. For a loading at its bound, 1.96 errors reach the end of a one-sided 95% interval, and
+    the errors of the other loadings are computed without it.
 
     Parameters
     ----------

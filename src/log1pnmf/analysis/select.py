@@ -155,8 +155,8 @@ def select(
     c and the penalty mean the same as in a fit to all counts, although each fold fits only a part of them;
     see `log1pnmf.counts.training_size_factors`.
 
-    If factors change the totals of samples and totals are the size factors, a small c looks better than it is
-    (docs/explanation/sizes.md). The judgement then says so.
+    If factors change the totals of samples and totals are the size factors, a small c looks better than
+    it is. The judgement then says so.
 
     The two parts of a count are independent only if counts are Poisson. If counts vary more (technical noise,
     bursts of words), both parts share the excess, and a model that follows it predicts the test part better:
