@@ -16,6 +16,7 @@ copyright = f"log1pnmf developers. Version {version}"  # noqa: A001
 extensions = [
     "command_reference",
     "import_picture",
+    "measured",
     "myst_nb",
     "native_math",
     "numpydoc",
@@ -25,7 +26,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
-exclude_patterns = ["_build", "_ext", "**/.ipynb_checkpoints"]
+exclude_patterns = ["_build", "_ext", "_tables", "**/.ipynb_checkpoints"]
 
 # Pages. Links with #fragments find headings down to the third level.
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]

@@ -33,7 +33,6 @@ MORE = 1000
 REFERENCE = (1e-8, 2)
 """Every run goes on for 1,000 iterations from where this rule would stop."""
 TOLERANCES = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
-PATIENCES = (2, 5, 10, 20)
 
 
 class Seen(NamedTuple):
@@ -65,39 +64,32 @@ def follow(folder: Folder, name: str, c: float, start: str) -> list[Seen]:
     return seen
 
 
-def stopped_at(seen: list[Seen], tol: float, patience: int) -> Seen:
-    """Find the iteration at which a rule stops; the last one where it does not."""
-    stopping: Any = Stopping(tol, patience)
+def stopped_at(seen: list[Seen], tol: float) -> Seen:
+    """Find the iteration at which a tolerance stops; the last one where it does not."""
+    stopping: Any = Stopping(tol, PATIENCE)
     return next((one for one in seen if stopping(one)), seen[-1])
 
 
 def as_markdown(runs: Runs) -> str:
-    """One line per rule: how many runs end 1e-5 and more short, the worst, the iterations."""
+    """One line per tolerance: how many runs end 1e-5 and more short, the worst, the iterations."""
     lines = [
-        "| tol | in a row | runs short by more than 1e-5 | worst | median | iterations (mean) |",
-        "|---|---|---|---|---|---|",
+        "| tol | runs short by more than 1e-5 | worst | median | iterations (mean) |",
+        "|---|---|---|---|---|",
     ]
     for tol in TOLERANCES:
-        for patience in PATIENCES:
-            ends = {key: stopped_at(seen, tol, patience) for key, seen in runs.items()}
-            short = {
-                key: (ends[key].objective - seen[-1].objective) / abs(seen[-1].objective)
-                for key, seen in runs.items()
-            }
-            worst = max(short, key=lambda key: short[key])
-            values = np.array(list(short.values()))
-            mean = np.mean([end.index for end in ends.values()])
-            lines.append(
-                f"| {tol:.0e} | {patience} | {(values > 1e-5).sum()} of {len(values)} | "
-                f"{values.max():.1e} ({worst[0]}, c={worst[1]:g}, {worst[2]}) | {np.median(values):.1e} | "
-                f"{mean:.0f} |"
-            )
+        ends = [(stopped_at(seen, tol), seen[-1]) for seen in runs.values()]
+        short = np.array([(end.objective - last.objective) / abs(last.objective) for end, last in ends])
+        mean = np.mean([end.index for end, _ in ends])
+        lines.append(
+            f"| {tol:.0e} | {(short > 1e-5).sum()} of {len(short)} | {short.max():.1e} | "
+            f"{np.median(short):.1e} | {mean:.0f} |"
+        )
     return "\n".join(lines)
 
 
 def residuals(runs: Runs) -> str:
     """KKT residuals at the ends of the default rule, and where a loose one without them would have ended."""
-    at_end = [stopped_at(seen, Settings.tol, PATIENCE).kkt_residual for seen in runs.values()]
+    at_end = [stopped_at(seen, Settings.tol).kkt_residual for seen in runs.values()]
     loose = []
     for seen in runs.values():
         in_a_row = 0

@@ -20,6 +20,9 @@ ANSWERS = {
     "it did not converge": ("how-to/faq.md", "### Not converged"),
     "what can I plot": ("gallery/index.md", "lp.pl.structure"),
     "perplexity and coherence of topics": ("how-to/texts.md", "Coherence"),
+    "how long will it take on my data": ("results/benchmarks.md", "{measured} defaults"),
+    "which program should I use for topics": ("how-to/texts.md", "tf-idf"),
+    "how do I read a factor": ("how-to/markers.md", "top_features"),
     "a UMAP of the loadings": ("how-to/anndata.md", "sc.pp.neighbors"),
 }
 """The question, the page with the answer, and a word of the answer."""
@@ -91,3 +94,60 @@ def test_the_gallery_has_every_plot_with_its_picture():
     pictures = {(DOCS / "gallery" / path).resolve() for _, path in blocks}
     assert pictures == set((DOCS / "img" / "gallery").glob("*.png"))
     assert sum(picture.stat().st_size for picture in pictures) < 1_000_000
+
+
+# ---------------------------------------------------------------- tables of measurements
+
+TABLE = re.compile(r"(?:^\|.*\|[ ]*\n){3,}", re.MULTILINE)
+MADE = runpy.run_path(str(DOCS / "tables.py"))
+PAGES = [page for page in DOCS.rglob("*.md") if "_build" not in page.parts]
+
+
+def is_measured(table: str) -> bool:
+    """Whether at least a third of the cells, but for head and first column, begin with a number."""
+    cells = [cell for line in MADE["tables"](table)[0][1:] for cell in line[1:] if cell]
+    return 3 * sum(bool(re.match(r"[*+~<> -]*\d", cell)) for cell in cells) >= max(len(cells), 1)
+
+
+@pytest.mark.parametrize(
+    ("row", "measured"),
+    [
+        ("| PBMC | 12.5 s, -8,685.6 | **0.93** |", True),
+        ("| PBMC | 5 (0.96) | no | no |", True),
+        ("| `c` | 1, the compromise | You want to predict: 0.1 or less | read it |", True),
+        ("| `c` | the compromise | You want to predict: 0.1 or less |", False),
+    ],
+)
+def test_a_table_of_measurements_is_recognised(row, measured):
+    assert is_measured(f"| a | b | c |\n|---|---|---|\n{row}\n") is measured
+
+
+def test_every_table_of_measurements_is_made_by_a_command():
+    """Figures come from docs/_tables, whose files name what made them; README's are filled in from there."""
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for table in TABLE.findall(text):
+            assert not is_measured(table), (
+                f"{page.name}: let a command make this ({MADE['FOLDER']}):\n{table}"
+            )
+    readme = MADE["README"].read_text(encoding="utf-8")
+    assert readme == MADE["fill_readme"](), "python docs/tables.py --readme"
+    assert not any(map(is_measured, TABLE.findall(MADE["IN_README"].sub("", readme))))
+
+
+def test_every_table_names_its_command_version_and_machine():
+    shown = set(MADE["IN_README"].findall(MADE["README"].read_text(encoding="utf-8")))
+    shown = {name for _, name in shown}
+    for page in PAGES:
+        shown |= set(
+            re.findall(r"^```\{measured\} ([\w-]+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        )
+    assert shown == {path.stem for path in MADE["FOLDER"].glob("*.csv")}
+    for name in shown:
+        table = MADE["Table"].read(name)
+        assert table.caption()
+        assert len({len(line) for line in table.cells}) == 1, name
+        assert len(table.cells) > 1, name
+        program = re.match(r"python (?:-m ([\w.]+)|(\S+\.py))", table.about["command"])
+        place = DOCS.parent / (program[2] or program[1].replace(".", "/") + ".py")
+        assert place.exists(), f"{name}: {table.about['command']}"
