@@ -20,14 +20,13 @@ from typing import Any
 from log1pnmf._core import runnable_kernels
 from log1pnmf.engines.native import effective_threads
 
-from . import against_sklearn, from_reference, memory, pace, streaming
+from . import from_reference, memory, pace, streaming
 from .data import DATA, REFERENCE, ROOT, Folder, MissingError
 from .table import as_markdown
 
 SECTIONS = {
     "reference": "PBMC, K=6, from the R packages' starts: to the likelihoods that they reached",
     "coordinate": "PBMC, K=6, from the same starts: to the likelihood that coordinate ascent reached",
-    "sklearn": "c = inf, K=6: to scikit-learn's likelihood",
     "memory": "Resident memory added by an approximate fit",
     "pace": "One iteration at c = 1, one thread",
     "default": "A default call at c = 1, one thread",
@@ -40,7 +39,6 @@ def _measurements(arguments: argparse.Namespace) -> dict[str, Callable[[Folder],
     return {
         "reference": from_reference.measure,
         "coordinate": lambda folder: from_reference.measure_coordinate(folder, quick),
-        "sklearn": lambda folder: against_sklearn.measure(folder, quick, arguments.full),
         "memory": lambda folder: memory.measure(folder, quick),
         "pace": lambda folder: pace.measure(folder, arguments.full),
         "default": lambda _: pace.measure_default(),
@@ -82,7 +80,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--full",
         action="store_true",
-        help="also scikit-learn on Kang, 1e8 non-zeros",
+        help="also 1e8 non-zeros",
     )
     parser.add_argument("--json", type=Path, default=ROOT / "bench-out" / "bench.json", help="where to write")
     return parser.parse_args()

@@ -1,6 +1,6 @@
 """Batches: what is recovered under their effects, what is left of them in real data, and what they cost.
 
-python -m studies.batches                # all tables of docs/explanation/batches.md, about 20 CPU minutes
+python -m studies.batches                # all tables of docs/results/batches.md, about 20 CPU minutes
 python -m studies.batches effects        # one; also recovery, starts, dispersed, convergence, her2st, pace
 """
 

@@ -8,6 +8,7 @@ called again to go on, and to judge other rules at no cost.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import time
@@ -19,7 +20,7 @@ from benchmarks.data import DATA, ROOT, Folder, MissingError, smaller
 
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.settings import Settings
-from log1pnmf.fitting.solver import PATIENCE, Extrapolation, Stopping, alternate
+from log1pnmf.fitting.solver import PATIENCE, Extrapolation, Stopping, alternate, largest_residual
 from log1pnmf.fitting.starts import initialize
 from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
@@ -33,6 +34,8 @@ MORE = 1000
 REFERENCE = (1e-8, 2)
 """Every run goes on for 1,000 iterations from where this rule would stop."""
 TOLERANCES = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
+PATIENCES = (2, 5, 10, 20)
+WINDOW = 8
 
 
 class Seen(NamedTuple):
@@ -64,32 +67,69 @@ def follow(folder: Folder, name: str, c: float, start: str) -> list[Seen]:
     return seen
 
 
-def stopped_at(seen: list[Seen], tol: float) -> Seen:
-    """Find the iteration at which a tolerance stops; the last one where it does not."""
-    stopping: Any = Stopping(tol, PATIENCE)
+def stopped_at(seen: list[Seen], tol: float, patience: int, rule: type[Stopping] = Stopping) -> Seen:
+    """Find the iteration at which a rule stops; the last one where it does not."""
+    stopping: Any = rule(tol, patience)
     return next((one for one in seen if stopping(one)), seen[-1])
 
 
-def as_markdown(runs: Runs) -> str:
-    """One line per tolerance: how many runs end 1e-5 and more short, the worst, the iterations."""
-    lines = [
-        "| tol | runs short by more than 1e-5 | worst | median | iterations (mean) |",
-        "|---|---|---|---|---|",
-    ]
-    for tol in TOLERANCES:
-        ends = [(stopped_at(seen, tol), seen[-1]) for seen in runs.values()]
-        short = np.array([(end.objective - last.objective) / abs(last.objective) for end, last in ends])
-        mean = np.mean([end.index for end, _ in ends])
-        lines.append(
-            f"| {tol:.0e} | {(short > 1e-5).sum()} of {len(short)} | {short.max():.1e} | "
-            f"{np.median(short):.1e} | {mean:.0f} |"
+class Predicting(Stopping):
+    """Stops, as well, where all further gains together would be below 100 times the tolerance.
+
+    They are taken as a geometric series, whose ratio is that of the gains of the last eight iterations and of
+    the eight before.
+    """
+
+    def __init__(self, tol: float, patience: int) -> None:
+        super().__init__(tol, patience)
+        self.recent: list[float] = []
+
+    def __call__(self, iteration: Any) -> bool:
+        self.recent = [*self.recent[-2 * WINDOW :], iteration.objective]
+        now, met = iteration.objective, super().__call__(iteration)
+        if met or len(self.recent) <= 2 * WINDOW or iteration.relative_change > 10.0 * self.tol:
+            return met
+        before, middle = self.recent[0], self.recent[WINDOW]
+        ratio = (middle - now) / max(before - middle, 1e-300)
+        remaining = (middle - now) * ratio / max(1.0 - ratio, 1e-3)
+        return remaining <= 100.0 * self.tol * abs(now) and iteration.kkt_residual <= largest_residual(
+            self.tol
         )
+
+
+RULES: dict[str, tuple[type[Stopping], tuple[float, ...], tuple[int, ...]]] = {
+    "": (Stopping, TOLERANCES, PATIENCES),
+    ", predicted": (Predicting, (1e-9,), (PATIENCE,)),
+}
+
+
+def as_markdown(runs: Runs) -> str:
+    """One line per rule: how many runs end 1e-5 and more short, the worst, the iterations."""
+    lines = [
+        "| tol | in a row | runs short by more than 1e-5 | worst | median | iterations (mean) |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, (rule, tolerances, patiences) in RULES.items():
+        for tol, patience in itertools.product(tolerances, patiences):
+            ends = {key: stopped_at(seen, tol, patience, rule) for key, seen in runs.items()}
+            short = {
+                key: (ends[key].objective - seen[-1].objective) / abs(seen[-1].objective)
+                for key, seen in runs.items()
+            }
+            worst = max(short, key=lambda key: short[key])
+            values = np.array(list(short.values()))
+            mean = np.mean([end.index for end in ends.values()])
+            lines.append(
+                f"| {tol:.0e}{name} | {patience} | {(values > 1e-5).sum()} of {len(values)} | "
+                f"{values.max():.1e} ({worst[0]}, c={worst[1]:g}, {worst[2]}) | {np.median(values):.1e} | "
+                f"{mean:.0f} |"
+            )
     return "\n".join(lines)
 
 
 def residuals(runs: Runs) -> str:
     """KKT residuals at the ends of the default rule, and where a loose one without them would have ended."""
-    at_end = [stopped_at(seen, Settings.tol).kkt_residual for seen in runs.values()]
+    at_end = [stopped_at(seen, Settings.tol, PATIENCE).kkt_residual for seen in runs.values()]
     loose = []
     for seen in runs.values():
         in_a_row = 0
