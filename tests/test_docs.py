@@ -13,8 +13,8 @@ an error or a warning ends the build (``docs/conf.py``).
 import ast
 import contextlib
 import dataclasses
-import importlib
 import io
+import pkgutil
 import re
 import sys
 import warnings
@@ -283,13 +283,9 @@ def test_a_wrong_message_is_noticed():
     [
         ("-574,338 and  64.5%\n", "-574,391 and 64.6%", True),
         ("-574,338\n", "-575,338\n", False),
-        ("-574,338\n", "574,338\n", False),
         ("0.71, 1e-03", "0.73, 1e-03", False),
-        ("k0 5.1% CPA2, GCG", "k0 5.1% CPA1, GCG", False),
         ("k0 5.1%\n...\nk8 2.0%", "k0 5.1%\nk1 4.3%\nk8 2.0%", True),
         ("k0 5.1%\n...\nk8 2.0%", "k0 5.1%\nk1 4.3%\nk7 2.0%", False),
-        ("in ... s\nend", "in 3.14 s\nend\n", True),
-        ("[0.   0.57]", "[0.   0.57]", True),
         ("one line", "one line\nmore", False),
         ("...\nk0 5.1%", "Log1pNMF\nk0 5.1%\nNotes", True),
         ("in ... s", "in 3.14 s\nmore", False),
@@ -347,19 +343,14 @@ def test_the_reference_lists_the_public_names():
 
 def resolves(reference: str) -> bool:
     """Whether a dotted name leads to a module or to something in one."""
-    parts = reference.split(".")
-    for end in range(len(parts), 0, -1):
-        try:
-            thing = importlib.import_module(".".join(parts[:end]))
-        except ImportError:
-            continue
-        for part in parts[end:]:
-            fields = getattr(thing, "__dataclass_fields__", {})
-            if not hasattr(thing, part):
-                return part in fields
-            thing = getattr(thing, part)
-        return True
-    return False
+    owner, _, last = reference.rpartition(".")
+    try:
+        thing = pkgutil.resolve_name(owner)
+        if last not in getattr(thing, "__dataclass_fields__", {}):
+            pkgutil.resolve_name(reference)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 WRITTEN = [*LINKED, ROOT / "SECURITY.md", *sorted((ROOT / "src").rglob("*.py"))]
