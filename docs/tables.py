@@ -2,7 +2,8 @@
 
 A table is a file docs/_tables/NAME.csv. It begins with lines "# key: value": the `command` that prints it in
 Markdown, or that writes it (`file`); which of several printed tables it is (`table`); a pattern of the rows
-that are kept (`rows`); commit, date and machine of the last run. Its columns are those that are kept.
+that are kept (`rows`), and the columns (`columns`; those of the file by default); commit, date and machine of
+the last run.
 Pages show it by ``{measured} NAME``, README between comments: ``python docs/tables.py --readme`` fills them.
 """
 
@@ -58,18 +59,19 @@ class Table:
                 found = [[rounded(cell) for cell in line] for line in csv.reader(file)]
         else:
             found = tables(printed)[int(self.about.get("table", 1)) - 1]
-        columns = [found[0].index(name) for name in self.cells[0]]
+        names = self.about["columns"].split("; ") if "columns" in self.about else self.cells[0]
+        columns = [found[0].index(name) for name in names]
         wanted = re.compile(self.about.get("rows", ""))
         rows = [line for line in found[1:] if wanted.search(" | ".join(line))]
-        cells = [self.cells[0], *([line[column] for column in columns] for line in rows)]
+        cells = [names, *([line[column] for column in columns] for line in rows)]
         return replace(self, about=self.about | here(self.about["command"]), cells=cells)
 
 
 def tables(text: str) -> list[Cells]:
     """The Markdown tables of a text."""
     found = re.findall(r"(?:^\|.*\|[ ]*\n){2,}", text + "\n", re.MULTILINE)
-    split = [[[c.strip() for c in line.strip("| ").split("|")] for line in one.splitlines()] for one in found]
-    return [[lines[0], *lines[2:]] for lines in split]
+    split = [[line.strip()[1:-1].split("|") for line in one.splitlines()] for one in found]
+    return [[[cell.strip() for cell in line] for line in (lines[0], *lines[2:])] for lines in split]
 
 
 def rounded(cell: str) -> str:

@@ -115,6 +115,7 @@ def measured(text: str) -> list[list[list[str]]]:
 def test_a_table_of_measurements_is_recognised():
     head = "| data | time | ARI |\n|---|---|---|\n"
     assert measured(head + "| PBMC | 12.5 s, -8,685.6 | **0.93** |\n")
+    assert MADE["tables"]("| | a |\n|---|---|\n| b | |\n") == [[["", "a"], ["b", ""]]]
     assert not measured(head + "| `c` | the compromise | to predict: 0.1 or less |\n")
 
 
