@@ -70,7 +70,7 @@ wheel: $(STAMP) ## build the source archive and the wheel, and use it in a fresh
 fuzz: $(STAMP) ## read 100,000 damaged files of all formats (FUZZ_FLAGS="--cases 1000 --only t.h5ad")
 	$(BIN)/python -m tests.fuzz.run $(FUZZ_FLAGS)
 
-torture: $(STAMP) ## kill the command 200 times and fill disks: nothing finished is lost, nothing half done is left
+torture: $(STAMP) ## kill the command 200 times: nothing finished is lost, nothing half done is left
 	$(BIN)/python -m pytest -m torture tests/torture $(PYTEST_FLAGS)
 
 sanitize: $(STAMP) ## the compiled core under the address and undefined-behaviour sanitizers

@@ -29,7 +29,7 @@ from scipy import sparse
 
 from log1pnmf._common.safe_files import parse_memory
 from log1pnmf.counts import passes as survey_module
-from log1pnmf.counts.chunks import CountSource, FileChunks, open_counts
+from log1pnmf.counts.chunks import CountSource, FileChunks, RowChunks, open_counts
 from log1pnmf.counts.passes import survey
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.streaming import StreamingEngine
@@ -97,13 +97,10 @@ class FirstRows(FileChunks):
     def __init__(self, path: str, limit: int, rows: int | None) -> None:
         super().__init__(path, "X", limit)
         if rows is not None:
-            starts = [start for start, _ in self._ranges if start < rows]
-            self._ranges = [(start, min(stop, rows)) for start, stop in self._ranges[: len(starts)]]
-            self._indptr = [
-                indptr[: stop - start + 1]
-                for (start, stop), indptr in zip(self._ranges, self._indptr, strict=False)
-            ]
-            self.shape = (rows, self.shape[1])
+            starts = np.cumsum([0, *(len(indptr) - 1 for indptr in self._indptr)])
+            parts = zip(starts, self._indptr, strict=False)
+            self._indptr = [indptr[: rows - start + 1] for start, indptr in parts if start < rows]
+            RowChunks.__init__(self, (rows, self.shape[1]), len(self._indptr))
 
 
 def source_of(arguments: argparse.Namespace, rows: int | None, client: object = None) -> CountSource:

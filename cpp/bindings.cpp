@@ -1,6 +1,7 @@
-// What Python calls: arrays in, arrays out, threads and Ctrl-C in between. Only this file and
-// side.hpp know Python.
+// What Python calls: arrays in, arrays out, threads and Ctrl-C in between. The only file that knows
+// Python.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -12,6 +13,8 @@
 #include <exception>
 #include <limits>
 #include <numeric>
+#include <optional>
+#include <stdexcept>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -19,13 +22,163 @@
 
 #include "arrays.hpp"
 #include "kernel.hpp"
-#include "side.hpp"
 #include "threads.hpp"
 
-using log1pnmf::FeaturePass, log1pnmf::HalfStep, log1pnmf::Link, log1pnmf::Noise, log1pnmf::Task;
-using log1pnmf::Index, log1pnmf::find_kernel;
+namespace nb = nanobind;
+using namespace log1pnmf;
 
 namespace {
+
+template <class T>
+using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Matrix = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Values = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;  // of any type
+template <class T>
+using Output = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Maybe = std::optional<T>;
+
+void require(bool holds, const char* what) {
+  if (!holds) throw std::invalid_argument(what);
+}
+
+// Whether arrays have so many numbers; one that is not there has.
+template <class Array>
+bool has_size(Index size, const Array& array) {
+  return static_cast<Index>(array.size()) == size;
+}
+template <class Array>
+bool has_size(Index size, const Maybe<Array>& array) {
+  return !array || has_size(size, *array);
+}
+template <class... Arrays>
+void require_size(Index size, const Arrays&... arrays) {
+  require((has_size(size, arrays) && ...), "an array has the wrong size");
+}
+void require_shape(Index rows, Index columns, const Matrix& matrix) {
+  require(
+      static_cast<Index>(matrix.shape(0)) == rows && static_cast<Index>(matrix.shape(1)) == columns,
+      "a matrix has the wrong shape");
+}
+
+template <class Array>
+auto data_or_null(const Maybe<Array>& array) {
+  return array ? array->data() : nullptr;
+}
+
+template <class Choice>
+Choice named(const std::string& name,
+             std::initializer_list<std::pair<const char*, Choice>> choices) {
+  for (const auto& [known, choice] : choices)
+    if (name == known) return choice;
+  throw std::invalid_argument("there is no " + name);
+}
+
+// Counts, exposure and zeros of one side of a problem; the arrays are kept alive and shared by all
+// half-steps.
+class Side {
+  template <class Array>
+  auto keep(const Array& array) {
+    kept_.emplace_back(array);
+    return array.data();
+  }
+  template <class Array>
+  auto keep(const Maybe<Array>& array) {
+    return array ? keep(*array) : nullptr;
+  }
+
+ public:
+  Side(Vector<Index> indptr, Vector<std::int32_t> indices, Values counts,
+       Vector<double> row_exposure, Index n_columns, Maybe<Vector<double>> column_exposure,
+       const std::string& link, const std::string& noise, Maybe<Vector<double>> row_dispersion,
+       Maybe<Vector<double>> column_dispersion) {
+    const auto n = static_cast<Index>(row_exposure.size());
+    const bool single = counts.dtype() == nb::dtype<float>();
+    require(single || counts.dtype() == nb::dtype<double>(), "counts must be float32 or float64");
+    require_size(n + 1, indptr);
+    require_size(indptr.data()[n], indices, counts);
+    require_size(n_columns, column_exposure, column_dispersion);
+    require_size(n, row_dispersion);
+    model.link =
+        named<Link>(link, {{"shifted_log", Link::shifted_log}, {"identity", Link::identity}});
+    model.noise = named<Noise>(
+        noise, {{"poisson", Noise::poisson}, {"negative binomial", Noise::negative_binomial}});
+    model.exact_zeros = true;
+    require(row_dispersion.has_value() + column_dispersion.has_value() == dispersed(),
+            "dispersions belong to negative binomial noise, and to rows or to columns");
+    rows.n_rows = n;
+    rows.n_columns = n_columns;
+    rows.indptr = keep(indptr);
+    rows.indices = keep(indices);
+    rows.row_exposure = keep(row_exposure);
+    rows.column_exposure = keep(column_exposure);
+    rows.row_dispersion = keep(row_dispersion);
+    rows.column_dispersion = keep(column_dispersion);
+    if (single) rows.values_f32 = static_cast<const float*>(keep(counts));
+    else rows.values_f64 = static_cast<const double*>(keep(counts));
+  }
+
+  // Batches of rows or of columns, with effects of batches x columns or rows x batches.
+  void set_batches(Maybe<Vector<std::int32_t>> row_batch, Maybe<Vector<std::int32_t>> column_batch,
+                   Matrix effects) {
+    const auto count = static_cast<int>(effects.shape(row_batch ? 0 : 1));
+    require(row_batch.has_value() != column_batch.has_value(), "batches are of rows or of columns");
+    require(!row_batch || rows.column_exposure == nullptr,
+            "batches of rows need columns without exposure");
+    require(zeros.rank == 0, "batches are set before zeros");
+    require_size(rows.n_rows, row_batch);
+    require_size(rows.n_columns, column_batch);
+    require_size(count * (row_batch ? rows.n_columns : rows.n_rows), effects);
+    const auto& labels = row_batch ? *row_batch : *column_batch;
+    require(std::all_of(labels.data(), labels.data() + labels.size(),
+                        [&](std::int32_t b) { return b >= 0 && b < count; }),
+            "a label is not that of a batch");
+    rows.batches = {count, keep(row_batch), keep(column_batch), keep(effects)};
+  }
+
+  // Leaves the exact form for quadratics and a list of zeros.
+  void set_zeros(Maybe<Vector<Index>> stored_indptr, Maybe<Vector<std::int32_t>> stored_indices,
+                 Maybe<Matrix> row_quadratic, Maybe<Matrix> column_quadratic, Matrix row_linear,
+                 Matrix row_quadratics, Matrix column_linear, Matrix column_quadratics) {
+    const Index n = rows.n_rows, m = rows.n_columns;
+    const int rank = dispersed() ? 2 : 1;
+    require_shape(n, 1, row_linear);
+    require_shape(n, rank, row_quadratics);
+    require_shape(1, m, column_linear);
+    require_shape(rank, m, column_quadratics);
+    require(row_quadratic.has_value() != column_quadratic.has_value(),
+            "quadratics belong to rows or to columns");
+    require_shape(row_quadratic ? n : m, rank + 1,
+                  row_quadratic ? *row_quadratic : *column_quadratic);
+    require(stored_indptr.has_value() == stored_indices.has_value(),
+            "the list of zeros is not whole");
+    require_size(n + 1, stored_indptr);
+    if (stored_indptr) require_size(n_stored_ = stored_indptr->data()[n], stored_indices);
+    const Pattern stored{keep(stored_indptr), keep(stored_indices)};
+    zeros = {
+        stored,           keep(row_quadratic),  keep(column_quadratic), rank,
+        keep(row_linear), keep(row_quadratics), keep(column_linear),    keep(column_quadratics)};
+    model.exact_zeros = false;
+  }
+
+  // Terms that a pass over all entries adds up, or over counts and listed zeros.
+  double dense_work(int K) const {
+    return static_cast<double>(rows.n_rows) * static_cast<double>(rows.n_columns) * (8.0 + K);
+  }
+  double work(int K) const {
+    if (model.exact_zeros) return dense_work(K);
+    return static_cast<double>(rows.indptr[rows.n_rows] + n_stored_) * (8.0 + K);
+  }
+  bool dispersed() const { return model.noise == Noise::negative_binomial; }
+
+  Rows rows{};
+  Zeros zeros{};
+  Model model{};
+
+ private:
+  std::vector<nb::ndarray<nb::ro>> kept_;
+  Index n_stored_ = 0;
+};
 
 // A forked child has none of its parent's threads, but the pool, a copy, believes it has, and would
 // wait for ever.
@@ -44,14 +197,14 @@ int usable_threads(int wanted, Index n_rows, double work) {
 
 // Rows are handed out in small groups; nothing depends on who gets which. The caller's thread looks
 // for Ctrl-C.
-bool run_rows(const log1pnmf::Plan& plan, Index n_rows, int n_threads) {
+void run_rows(const Plan& plan, Index n_rows, int n_threads) {
   using Clock = std::chrono::steady_clock;
   constexpr auto kPatience = std::chrono::milliseconds(100);
   // Never destroyed: its threads sleep until the process ends
   static ThreadPool& pool = *new ThreadPool;
   const Index group = n_rows < 64 * n_threads ? 1 : 16;
   std::atomic<Index> next{0};
-  std::atomic<bool> stop{false}, interrupted{false};
+  std::atomic<bool> stop{false};
   std::exception_ptr failure;
   std::mutex failure_lock;
 
@@ -67,10 +220,7 @@ bool run_rows(const log1pnmf::Plan& plan, Index n_rows, int n_threads) {
           plan.run_row(i, *workspace);
         if (caller && Clock::now() - looked > kPatience) {
           nb::gil_scoped_acquire gil;
-          if (PyErr_CheckSignals() != 0) {
-            interrupted = true;
-            stop = true;
-          }
+          if (PyErr_CheckSignals() != 0) throw nb::python_error();
           looked = Clock::now();
         }
       }
@@ -81,25 +231,18 @@ bool run_rows(const log1pnmf::Plan& plan, Index n_rows, int n_threads) {
     }
   });
   if (failure) std::rethrow_exception(failure);
-  return !interrupted;
 }
 
-Task task_named(const std::string& name) {
-  if (name == "newton") return Task::newton;
-  if (name == "coordinate") return Task::coordinate;
-  if (name == "evaluate") return Task::evaluate;
-  throw std::invalid_argument("unknown task");
+// Plans the job and runs it over its rows.
+void run_plan(const std::string& kernel, const Job& job, Index n_rows, double work, int n_threads) {
+  nb::gil_scoped_release released;
+  const auto plan = find_kernel(kernel).plan(job);
+  const Index runs = (n_rows + plan->rows_together() - 1) / plan->rows_together();
+  run_rows(*plan, runs, usable_threads(n_threads, runs, work));
 }
 
 // What refers to outputs is left to the caller.
 HalfStep half_step(const Side& side, const Matrix& start, const Matrix& design) {
-  require(static_cast<Index>(start.shape(0)) == side.rows.n_rows &&
-              static_cast<Index>(design.shape(0)) == side.rows.n_columns &&
-              start.shape(1) == design.shape(1),
-          "start must be rows x K and design columns x K");
-  require(!(side.model.link == Link::identity && side.model.exact_zeros &&
-            side.model.noise != Noise::negative_binomial),
-          "the identity link has no separate exact form");
   HalfStep h{};
   h.rows = side.rows;
   h.zeros = side.zeros;
@@ -107,7 +250,122 @@ HalfStep half_step(const Side& side, const Matrix& start, const Matrix& design) 
   h.n_components = static_cast<int>(start.shape(1));
   h.start = start.data();
   h.design = design.data();
+  require_shape(h.rows.n_rows, h.n_components, start);
+  require_shape(h.rows.n_columns, h.n_components, design);
   return h;
+}
+
+// Each has one row, or one for each row.
+Bounds bounds_of(const Matrix& lower, const Matrix& upper, const Matrix& penalty, Index n,
+                 Index K) {
+  const auto numbers = [&](const Matrix& given) -> Bounds::Numbers {
+    const bool single = given.shape(0) == 1 && n != 1;
+    require_shape(single ? 1 : n, K, given);
+    return {given.data(), single ? 0 : K};
+  };
+  return {numbers(lower), numbers(upper), numbers(penalty)};
+}
+
+void run(const std::string& kernel, const std::string& task, const Side& side, Matrix start,
+         Matrix design, Matrix lower, Matrix upper, Matrix penalty, Output<double> values,
+         Output<double> gradient, Output<double> loss, Output<double> decrease,
+         Output<std::uint8_t> rejected, Output<double> batch_sums, bool with_loss, int n_threads) {
+  HalfStep h = half_step(side, start, design);
+  const Index n = h.rows.n_rows;
+  const int K = h.n_components;
+  require_size(n * K, values, gradient);
+  require_size(n, loss, decrease, rejected);
+  h.task = named<Task>(
+      task,
+      {{"newton", Task::newton}, {"coordinate", Task::coordinate}, {"evaluate", Task::evaluate}});
+  require(
+      h.task != Task::coordinate ||
+          (!side.dispersed() && !h.rows.batches.any() && h.zeros.column_quadratic == nullptr &&
+           h.zeros.stored.indptr == nullptr),
+      "coordinate descent has Poisson noise, one quadratic for a row, no batches, no stored zeros");
+  h.with_loss = with_loss;
+  h.bounds = bounds_of(lower, upper, penalty, n, K);
+  h.values = values.data();
+  h.gradient = gradient.data();
+  h.loss = loss.data();
+  h.decrease = decrease.data();
+  h.rejected = rejected.data();
+  if (batch_sums.size() > 0) {  // empty: not wanted
+    require_size(n * h.rows.batches.count, batch_sums);
+    h.batch_sums = batch_sums.data();
+  }
+  run_plan(kernel, h, n, side.work(K), n_threads);
+}
+
+void add_statistics(const std::string& kernel, const Side& side, Matrix start, Matrix design,
+                    Output<double> loss, Output<double> gradient, Output<double> hessian,
+                    int n_threads) {
+  HalfStep h = half_step(side, start, design);
+  const Index n = h.rows.n_rows, K = h.n_components;
+  require_size(n, loss);
+  require_size(n * K, gradient);
+  require_size(n * (K * (K + 1) / 2), hessian);
+  h.task = Task::statistics;
+  h.loss = loss.data();
+  h.gradient = gradient.data();
+  h.hessian = hessian.data();
+  run_plan(kernel, h, n, side.work(h.n_components), n_threads);
+}
+
+void mean_sums(const std::string& kernel, const Side& side, Matrix start, Matrix design,
+               Output<double> sums, int n_threads) {
+  HalfStep h = half_step(side, start, design);
+  h.task = Task::means;
+  require_size(h.rows.n_rows * h.rows.batches.count, sums);
+  h.batch_sums = sums.data();
+  run_plan(kernel, h, h.rows.n_rows, side.work(h.n_components), n_threads);
+}
+
+void solve_programs(const std::string& kernel, Matrix hessian, Matrix gradient, Matrix start,
+                    Matrix lower, Matrix upper, Matrix penalty, Output<double> values,
+                    Output<double> decrease, Output<double> curvature, int n_threads) {
+  const auto n = static_cast<Index>(start.shape(0)), K = static_cast<Index>(start.shape(1));
+  require_shape(n, K, gradient);
+  require_shape(n, K * (K + 1) / 2, hessian);
+  require_size(n * K, values);
+  require_size(n, decrease, curvature);
+  const Bounds bounds = bounds_of(lower, upper, penalty, n, K);
+  const Programs programs{
+      n,      static_cast<int>(K), hessian.data(),  gradient.data(), start.data(),
+      bounds, values.data(),       decrease.data(), curvature.data()};
+  run_plan(kernel, programs, n, static_cast<double>(n * K * K), n_threads);
+}
+
+FeaturePass feature_pass(const Side& side, const Matrix& start, const Matrix& design) {
+  require(side.rows.column_dispersion == nullptr && side.rows.batches.row_batch == nullptr,
+          "the pass is over the factors' side");
+  const HalfStep h = half_step(side, start, design);
+  return {h.rows, h.model.link, h.n_components, h.start, h.design};
+}
+
+template <class Pass>
+void run_pass(const std::string& kernel, const Side& side, const Pass& pass, int n_threads) {
+  run_plan(kernel, pass, side.rows.n_rows, side.dense_work(pass.pass.n_components), n_threads);
+}
+
+// Coefficients of the quadratic that approximates the zeros of a feature.
+Index polynomial_width(const Side& side) { return side.dispersed() ? 5 : 3; }
+
+void survey_zeros(const std::string& kernel, const Side& side, Matrix start, Matrix design,
+                  Index stride, bool convex, Vector<double> thresholds, Output<double> error,
+                  Output<double> n_above, Output<double> quadratic, int n_threads) {
+  const int n_thresholds = static_cast<int>(thresholds.size());
+  require_size(side.rows.n_rows * n_thresholds, error, n_above);
+  require_size(side.rows.n_rows * n_thresholds * polynomial_width(side), quadratic);
+  const ZeroSurvey survey{feature_pass(side, start, design),
+                          stride,
+                          convex,
+                          n_thresholds,
+                          thresholds.data(),
+                          error.data(),
+                          n_above.data(),
+                          quadratic.data()};
+  run_pass(kernel, side, survey, n_threads);
 }
 
 // An array that Python owns.
@@ -120,158 +378,18 @@ Made<T> made(Index n) {
                  nb::capsule(data, [](void* p) noexcept { delete[] static_cast<T*>(p); }));
 }
 
-// Plans the job and runs it over its rows.
-template <class Job>
-void run_plan(std::unique_ptr<log1pnmf::Plan> (*make_plan)(const Job&), const Job& job,
-              Index n_rows, double work, int n_threads) {
-  bool finished;
-  {
-    nb::gil_scoped_release released;
-    const auto plan = make_plan(job);
-    const Index runs = (n_rows + plan->rows_together() - 1) / plan->rows_together();
-    finished = run_rows(*plan, runs, usable_threads(n_threads, runs, work));
-  }
-  if (!finished) throw nb::python_error();
-}
-
-// Numbers of a bound: one row of them, or one for each row.
-log1pnmf::Bounds::Numbers numbers(const Matrix& given, Index n, Index K) {
-  const auto rows = static_cast<Index>(given.shape(0));
-  require(static_cast<Index>(given.shape(1)) == K && (rows == 1 || rows == n),
-          "a bound has the wrong shape");
-  return {given.data(), rows == n ? K : 0};
-}
-
-void want_batch_sums(const Side& side, const Output<double>& sums, HalfStep& h) {
-  require(side.rows.batches.column_batch != nullptr &&
-              side.model.noise != Noise::negative_binomial && side.model.link != Link::identity,
-          "means are summed up over batches of columns, with Poisson noise and not with the "
-          "identity link");
-  require(sums.size() == static_cast<std::size_t>(side.rows.n_rows) *
-                             static_cast<std::size_t>(side.rows.batches.count),
-          "an output has the wrong size");
-  h.batch_sums = sums.data();
-}
-
-void run(const std::string& kernel, const std::string& task, const Side& side, Matrix start,
-         Matrix design, Matrix lower, Matrix upper, Matrix penalty, Output<double> values,
-         Output<double> gradient, Output<double> loss, Output<double> decrease,
-         Output<std::uint8_t> rejected, Output<double> batch_sums, bool with_loss, int n_threads) {
-  HalfStep h = half_step(side, start, design);
-  const auto n = h.rows.n_rows, K = static_cast<Index>(h.n_components);
-  const auto per_entry = static_cast<std::size_t>(n * K), per_row = static_cast<std::size_t>(n);
-  require(values.size() == per_entry && gradient.size() == per_entry && loss.size() == per_row &&
-              decrease.size() == per_row && rejected.size() == per_row,
-          "an output has the wrong size");
-  h.task = task_named(task);
-  h.with_loss = with_loss;
-  if (h.task == Task::coordinate) {
-    require(h.model.noise == Noise::poisson && !h.rows.batches.any(),
-            "coordinate descent has no negative binomial noise and no batches");
-    require(h.model.exact_zeros ||
-                (h.zeros.row_quadratic != nullptr && h.zeros.stored.indptr == nullptr),
-            "coordinate descent has one quadratic for a row and no stored zeros");
-  }
-  h.bounds = {numbers(lower, n, K), numbers(upper, n, K), numbers(penalty, n, K)};
-  h.values = values.data();
-  h.gradient = gradient.data();
-  h.loss = loss.data();
-  h.decrease = decrease.data();
-  h.rejected = rejected.data();
-  if (batch_sums.size() > 0) want_batch_sums(side, batch_sums, h);  // empty: not wanted
-  h.n_threads = usable_threads(n_threads, n, side.work(start.shape(1)));
-  run_plan(find_kernel(kernel).plan, h, n, side.work(start.shape(1)), n_threads);
-}
-
-void add_statistics(const std::string& kernel, const Side& side, Matrix start, Matrix design,
-                    Output<double> loss, Output<double> gradient, Output<double> hessian,
-                    int n_threads) {
-  HalfStep h = half_step(side, start, design);
-  const auto n = static_cast<std::size_t>(h.rows.n_rows),
-             K = static_cast<std::size_t>(h.n_components);
-  require(loss.size() == n && gradient.size() == n * K && hessian.size() == n * (K * (K + 1) / 2),
-          "an output has the wrong size");
-  h.task = Task::statistics;
-  h.loss = loss.data();
-  h.gradient = gradient.data();
-  h.hessian = hessian.data();
-  run_plan(find_kernel(kernel).plan, h, h.rows.n_rows, side.work(K), n_threads);
-}
-
-void solve_programs(const std::string& kernel, Matrix hessian, Matrix gradient, Matrix start,
-                    Matrix lower, Matrix upper, Matrix penalty, Output<double> values,
-                    Output<double> decrease, Output<double> curvature, int n_threads) {
-  const std::size_t n = start.shape(0), K = start.shape(1);
-  require(gradient.shape(0) == n && gradient.shape(1) == K && hessian.shape(0) == n &&
-              hessian.shape(1) == K * (K + 1) / 2,
-          "the quadratic programs do not fit together");
-  require(values.size() == n * K && decrease.size() == n && curvature.size() == n,
-          "an output has the wrong size");
-  const log1pnmf::Programs programs{
-      static_cast<Index>(n), static_cast<int>(K),
-      hessian.data(),        gradient.data(),
-      start.data(),          {numbers(lower, n, K), numbers(upper, n, K), numbers(penalty, n, K)},
-      values.data(),         decrease.data(),
-      curvature.data()};
-  run_plan(find_kernel(kernel).programs, programs, programs.n_rows, static_cast<double>(n * K * K),
-           n_threads);
-}
-
-// Coefficients of the quadratic that approximates the zeros of a feature.
-std::size_t polynomial_width(const Side& side) {
-  return side.rows.row_dispersion != nullptr ? 5 : 3;
-}
-
-FeaturePass feature_pass(const Side& side, const Matrix& start, const Matrix& design) {
-  const HalfStep h = half_step(side, start, design);
-  return {h.rows, h.model.link, h.n_components, h.start, h.design};
-}
-
-FeaturePass zeros_pass(const Side& side, const Matrix& start, const Matrix& design) {
-  const bool dispersed = side.model.noise == Noise::negative_binomial;
-  require(side.model.link == Link::shifted_log || dispersed,
-          "the identity link has no zeros to survey");
-  require(
-      (!dispersed || side.rows.row_dispersion != nullptr) && side.rows.batches.row_batch == nullptr,
-      "zeros are surveyed on the factors' side");
-  return feature_pass(side, start, design);
-}
-
-void survey_zeros(const std::string& kernel, const Side& side, Matrix start, Matrix design,
-                  Index stride, bool convex, Vector<double> thresholds, Output<double> error,
-                  Output<double> n_above, Output<double> quadratic, int n_threads) {
-  const FeaturePass pass = zeros_pass(side, start, design);
-  require(stride >= 1, "stride must be at least 1");
-  const std::size_t cells = start.shape(0) * thresholds.size();
-  require(error.size() == cells && n_above.size() == cells &&
-              quadratic.size() == polynomial_width(side) * cells,
-          "an output has the wrong size");
-  const log1pnmf::ZeroSurvey survey{pass,
-                                    stride,
-                                    convex,
-                                    static_cast<int>(thresholds.size()),
-                                    thresholds.data(),
-                                    error.data(),
-                                    n_above.data(),
-                                    quadratic.data()};
-  run_plan(find_kernel(kernel).zero_survey, survey, side.rows.n_rows,
-           side.dense_work(start.shape(1)), n_threads);
-}
-
 // Where the zeros of every row begin, and which they are.
 std::pair<Made<Index>, Made<std::int32_t>> collect_zeros(const std::string& kernel,
                                                          const Side& side, Matrix start,
                                                          Matrix design, Vector<double> thresholds,
                                                          Output<double> exposure, int n_threads) {
-  const FeaturePass pass = zeros_pass(side, start, design);
   const Index n = side.rows.n_rows;
-  require(
-      static_cast<Index>(thresholds.size()) == n && static_cast<Index>(exposure.size()) == 2 * n,
-      "an output has the wrong size");
+  require_size(n, thresholds);
+  require_size(2 * n, exposure);
   std::vector<std::vector<std::int32_t>> found(static_cast<std::size_t>(n));
-  const log1pnmf::ZeroCollection collection{pass, thresholds.data(), found.data(), exposure.data()};
-  run_plan(find_kernel(kernel).zero_collection, collection, n, side.dense_work(start.shape(1)),
-           n_threads);
+  const ZeroCollection collection{feature_pass(side, start, design), thresholds.data(),
+                                  found.data(), exposure.data()};
+  run_pass(kernel, side, collection, n_threads);
   auto indptr = made<Index>(n + 1);
   indptr.data()[0] = 0;
   for (Index j = 0; j < n; ++j)
@@ -287,141 +405,127 @@ std::pair<Made<Index>, Made<std::int32_t>> collect_zeros(const std::string& kern
 void zero_errors(const std::string& kernel, const Side& side, Matrix start, Matrix design,
                  Index stride, Matrix quadratic, Output<double> signed_error,
                  Output<double> absolute_error, int n_threads) {
-  const FeaturePass pass = zeros_pass(side, start, design);
-  require(stride >= 1, "stride must be at least 1");
-  const auto n = static_cast<std::size_t>(side.rows.n_rows);
-  require(quadratic.shape(0) == n && quadratic.shape(1) == polynomial_width(side) &&
-              signed_error.size() == n && absolute_error.size() == n,
-          "an output has the wrong size");
-  const log1pnmf::ZeroErrors errors{pass,
-                                    stride,
-                                    side.zeros.stored,
-                                    quadratic.data(),
-                                    signed_error.data(),
-                                    absolute_error.data()};
-  run_plan(find_kernel(kernel).zero_errors, errors, side.rows.n_rows,
-           side.dense_work(start.shape(1)), n_threads);
+  require_shape(side.rows.n_rows, polynomial_width(side), quadratic);
+  require_size(side.rows.n_rows, signed_error, absolute_error);
+  const ZeroErrors errors{feature_pass(side, start, design),
+                          stride,
+                          side.zeros.stored,
+                          quadratic.data(),
+                          signed_error.data(),
+                          absolute_error.data()};
+  run_pass(kernel, side, errors, n_threads);
 }
 
 void add_spectrum(const std::string& kernel, const Side& side, Matrix start, Matrix design,
                   Vector<double> low, int n_bins, Output<double> entries, Output<double> counted,
                   int n_threads) {
-  const FeaturePass pass = feature_pass(side, start, design);
-  const auto n = static_cast<std::size_t>(side.rows.n_rows);
-  require(n_bins > 0 && low.size() == n, "there must be bins, and a lower end for every row");
-  const std::size_t cells = n * static_cast<std::size_t>(n_bins) * 8;
-  require(entries.size() == cells && counted.size() == cells, "an output has the wrong size");
-  const log1pnmf::Spectrum spectrum{pass, low.data(), n_bins, entries.data(), counted.data()};
-  run_plan(find_kernel(kernel).spectrum, spectrum, side.rows.n_rows,
-           side.dense_work(start.shape(1)), n_threads);
+  require_size(side.rows.n_rows, low);
+  require_size(side.rows.n_rows * n_bins * 8, entries, counted);
+  const Spectrum spectrum{feature_pass(side, start, design), low.data(), n_bins, entries.data(),
+                          counted.data()};
+  run_pass(kernel, side, spectrum, n_threads);
 }
 
-void mean_sums(const std::string& kernel, const Side& side, Matrix start, Matrix design,
-               Output<double> sums, int n_threads) {
-  HalfStep h = half_step(side, start, design);
-  h.task = Task::means;
-  want_batch_sums(side, sums, h);
-  run_plan(find_kernel(kernel).plan, h, h.rows.n_rows, side.work(start.shape(1)), n_threads);
-}
-
-using Some = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-log1pnmf::RawRows raw_rows(const Vector<Index>& indptr, std::size_t n_indices, std::size_t n_values,
-                           Index n_columns) {
-  require(indptr.size() > 0 && n_indices == n_values, "compressed rows do not fit together");
-  const auto n = static_cast<Index>(indptr.size()) - 1;
-  require(std::max(n, n_columns) <= std::numeric_limits<std::int32_t>::max(),
-          "there are too many rows or columns");
-  return {n, n_columns, static_cast<Index>(n_values), indptr.data()};
+template <class Columns>
+RawRows raw_rows(const Vector<Index>& indptr, const Columns& indices, const Values& values,
+                 Index n_columns) {
+  const Index n = static_cast<Index>(indptr.size()) - 1;
+  require(0 <= n && std::max(n, n_columns) <= std::numeric_limits<std::int32_t>::max(),
+          "there are too many rows or columns, or none");
+  require_size(values.size(), indices);
+  return {n, n_columns, static_cast<Index>(values.size()), indptr.data()};
 }
 
 // Calls with the data as that of these types which they have.
 template <class T, class... Others, class Use>
-bool with_type(const Some& array, const Use& use) {
+bool with_type(const Values& array, const Use& use) {
   if (array.dtype() == nb::dtype<T>()) return use(static_cast<const T*>(array.data()));
   if constexpr (sizeof...(Others) > 0) return with_type<Others...>(array, use);
   throw std::invalid_argument("an array has a type that is not known");
 }
 
-bool take_canonical(Vector<Index> indptr, Some indices, Some values, Index n_columns, bool whole,
-                    Maybe<Output<std::int32_t>> out_indices, Maybe<Output<float>> out_values) {
-  const auto rows = raw_rows(indptr, indices.size(), values.size(), n_columns);
-  require((!out_indices || out_indices->size() == indices.size()) &&
-              (!out_values || out_values->size() == values.size()),
-          "an output has the wrong size");
-  if (!log1pnmf::is_sound(rows)) return false;
+bool take_canonical(Vector<Index> indptr, Values indices, Values values, Index n_columns,
+                    bool whole, Maybe<Output<std::int32_t>> out_indices,
+                    Maybe<Output<float>> out_values) {
+  const auto rows = raw_rows(indptr, indices, values, n_columns);
+  require_size(rows.n_entries, out_indices, out_values);
+  if (!rows.sound()) return false;
   return with_type<std::int32_t, Index>(indices, [&](auto* columns) {
     return with_type<float, double, std::int32_t, Index, std::uint8_t, std::uint16_t,
                      std::uint32_t>(values, [&](auto* counts) {
       nb::gil_scoped_release released;
-      return log1pnmf::take_canonical(rows, columns, counts, whole, data_or_null(out_indices),
-                                      data_or_null(out_values));
+      return copy_canonical(rows, columns, counts, whole, data_or_null(out_indices),
+                            data_or_null(out_values));
     });
   });
 }
 
-void transpose(Vector<Index> indptr, Vector<std::int32_t> indices, Some values, Index n_columns,
+void transpose(Vector<Index> indptr, Vector<std::int32_t> indices, Values values, Index n_columns,
                Output<Index> out_indptr, Output<std::int32_t> out_rows,
                nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu> out_values) {
-  const auto rows = raw_rows(indptr, indices.size(), values.size(), n_columns);
-  require(log1pnmf::is_sound(rows), "compressed rows do not fit together");
-  require(static_cast<Index>(out_indptr.size()) == n_columns + 1 &&
-              out_rows.size() == indices.size() && out_values.size() == values.size() &&
-              out_values.dtype() == values.dtype(),
-          "an output has the wrong size");
-  const auto run = [&]<class T>(T*) {
+  const auto rows = raw_rows(indptr, indices, values, n_columns);
+  require(rows.sound(), "compressed rows do not fit together");
+  require(out_values.dtype() == values.dtype(), "values are of two types");
+  require_size(n_columns + 1, out_indptr);
+  require_size(rows.n_entries, out_rows, out_values);
+  const bool done = with_type<float, double, std::int8_t>(values, [&]<class T>(const T* counts) {
     nb::gil_scoped_release released;
-    return log1pnmf::transpose(rows, indices.data(), static_cast<const T*>(values.data()),
-                               out_indptr.data(), out_rows.data(),
-                               static_cast<T*>(out_values.data()));
-  };
-  const int bits = values.dtype().bits;
-  require(bits == 8 || bits == 32 || bits == 64, "an array has a type that is not known");
-  const bool done = bits == 8    ? run(static_cast<std::uint8_t*>(nullptr))
-                    : bits == 32 ? run(static_cast<std::uint32_t*>(nullptr))
-                                 : run(static_cast<std::uint64_t*>(nullptr));
+    return sort_by_columns(rows, indices.data(), counts, out_indptr.data(), out_rows.data(),
+                           static_cast<T*>(out_values.data()));
+  });
   require(done, "columns must rise within every row");
 }
 
-// KKT residual of a side, not divided by the total. Rows that are not counted are left out; empty:
-// all are.
+// KKT residual of a side, not divided by the total: sums of the values times sums of the absolute
+// slopes that the bounds leave. Slopes of rows that are not counted are left out; empty: all are.
 double side_residual(Matrix values, Matrix gradient, Vector<std::uint8_t> counted, Matrix lower,
                      Matrix upper, Matrix penalty) {
   const auto n = static_cast<Index>(values.shape(0)), K = static_cast<Index>(values.shape(1));
-  require(gradient.shape(0) == values.shape(0) && gradient.shape(1) == values.shape(1),
-          "gradient has the wrong shape");
-  require(counted.size() == 0 || counted.size() == values.shape(0), "counted has the wrong size");
-  const log1pnmf::Bounds bounds{numbers(lower, n, K), numbers(upper, n, K), numbers(penalty, n, K)};
+  require_shape(n, K, gradient);
+  if (counted.size() > 0) require_size(n, counted);
+  const Bounds bounds = bounds_of(lower, upper, penalty, n, K);
   std::vector<double> sizes(static_cast<std::size_t>(K)), slopes(sizes);
   nb::gil_scoped_release released;
-  const std::uint8_t* some = counted.size() == 0 ? nullptr : counted.data();
-  log1pnmf::residual_sums({n, K, values.data(), gradient.data(), some, bounds}, sizes.data(),
-                          slopes.data());
+  for (Index i = 0; i < n; ++i) {
+    const Box box = bounds.at(i);
+    const double *b = values.data() + i * K, *g = gradient.data() + i * K;
+    const double weight = counted.size() == 0 || counted.data()[i] ? 1.0 : 0.0;
+    for (Index k = 0; k < K; ++k) {
+      const double slope = g[k] + box.penalty[k];
+      const bool held = slope > 0.0 ? b[k] <= box.lower[k] : b[k] >= box.upper[k];
+      sizes[k] += b[k];
+      slopes[k] += held ? 0.0 : weight * std::abs(slope);
+    }
+  }
   return std::inner_product(sizes.begin(), sizes.end(), slopes.begin(), 0.0) /
          std::max<double>(1.0, static_cast<double>(n));
 }
 
+// to + by (to - since), but at least a part of `to`.
 void extrapolate(Matrix to, Matrix since, double by, double least, Output<double> out) {
-  require(to.shape(0) == since.shape(0) && to.shape(1) == since.shape(1) && out.size() == to.size(),
-          "points differ in shape");
+  require_shape(to.shape(0), to.shape(1), since);
+  require_size(to.size(), out);
   nb::gil_scoped_release released;
-  log1pnmf::extrapolate(static_cast<Index>(to.size()), to.data(), since.data(), by, least,
-                        out.data());
+  const double *x = to.data(), *old = since.data();
+  double* result = out.data();
+  for (std::size_t i = 0; i < to.size(); ++i)
+    result[i] = std::max(x[i] + by * (x[i] - old[i]), least * x[i]);
 }
 
+// A kernel's own expm1 or log of a multiple of 32 numbers, for accuracy tests.
 void apply(const std::string& kernel, const std::string& function, Vector<double> x,
            Output<double> y) {
-  require(x.size() == y.size(), "x and y differ in length");
+  require_size(x.size(), y);
   const auto& table = find_kernel(kernel);
-  require(function == "expm1" || function == "log", "function must be expm1 or log");
-  (function == "expm1" ? table.expm1 : table.log)(x.data(), y.data(), static_cast<Index>(x.size()));
+  (function == "log" ? table.log : table.expm1)(x.data(), y.data(), static_cast<Index>(x.size()));
 }
 
 int max_threads() {
+  if (forked) return 1;
 #ifdef _OPENMP
-  return forked ? 1 : omp_get_max_threads();
+  return omp_get_max_threads();
 #else
-  return forked ? 1 : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 #endif
 }
 
@@ -442,29 +546,22 @@ NB_MODULE(_core, m) {
            nb::arg("stored_indices").none(), nb::arg("row_quadratic").none(),
            nb::arg("column_quadratic").none(), nb::arg("row_linear"), nb::arg("row_quadratics"),
            nb::arg("column_linear"), nb::arg("column_quadratics"));
-  m.def("survey_zeros", &survey_zeros,
-        "Fit quadratics to the zeros of every row for several thresholds.");
-  m.def("collect_zeros", &collect_zeros,
-        "List the zeros of every row above its threshold, and sum the exposure of the others.");
-  m.def("zero_errors", &zero_errors, "Sum over every row how far its quadratic is off.");
-  m.def("mean_sums", &mean_sums, "Sum the means of every row over the columns of each batch.");
-  m.def("side_residual", &side_residual, "KKT residual of a side, not divided by the total.");
-  m.def("extrapolate", &extrapolate, "Go beyond points, away from where they were.");
-  m.def("add_spectrum", &add_spectrum,
-        "Condense the means of every row, adding to the given outputs.");
-  m.def("run", &run, "Run one task over all rows, writing into the given outputs.");
-  m.def("add_statistics", &add_statistics,
-        "Add loss, gradient and Hessian of all rows to the given outputs.");
-  m.def("solve_programs", &solve_programs, "Solve one box-constrained quadratic program per row.");
+  m.def("run", &run);
+  m.def("add_statistics", &add_statistics);
+  m.def("mean_sums", &mean_sums);
+  m.def("solve_programs", &solve_programs);
+  m.def("survey_zeros", &survey_zeros);
+  m.def("collect_zeros", &collect_zeros);
+  m.def("zero_errors", &zero_errors);
+  m.def("add_spectrum", &add_spectrum);
   m.def("take_canonical", &take_canonical, nb::arg("indptr"), nb::arg("indices"), nb::arg("values"),
         nb::arg("n_columns"), nb::arg("whole"), nb::arg("out_indices").none(),
-        nb::arg("out_values").none(),
-        "Whether rows need no mending; then they are given in the kernels' types.");
-  m.def("transpose", &transpose, "Sort compressed rows by columns.");
-  m.def("apply", &apply, "A kernel's own expm1 or log, elementwise; for accuracy tests.");
-  m.def("runnable_kernels", &log1pnmf::runnable_kernels,
-        "Instruction sets this processor can run, fastest first.");
-  m.def(
-      "after_fork", [] { forked = true; }, "Use one thread from now on: this process was forked.");
-  m.def("max_threads", &max_threads, "Threads there may be; OpenMP is asked.");
+        nb::arg("out_values").none());
+  m.def("transpose", &transpose);
+  m.def("side_residual", &side_residual);
+  m.def("extrapolate", &extrapolate);
+  m.def("apply", &apply);
+  m.def("runnable_kernels", &runnable_kernels);
+  m.def("after_fork", [] { forked = true; });
+  m.def("max_threads", &max_threads);
 }

@@ -19,44 +19,24 @@ constexpr int kTogether = kLanes >= 4 ? kLanes : 4;
 // So many entries of kGroup streams, transposed in registers and stored: p[entry][stream] ->
 // X[stream][entry].
 ALWAYS_INLINE void transpose_group(const double* const* p, double* X, Index stride) {
+  Vec a[4];
 #if LOG1PNMF_LANES == 8
-  typedef double Quad __attribute__((vector_size(32)));
-  Vec a[4];  // entries i and i + 4
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    Quad low, high;
-    std::memcpy(&low, p[i], sizeof low);
-    std::memcpy(&high, p[i + 4], sizeof high);
-    a[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
-  }
-  const Vec even0 = __builtin_shufflevector(a[0], a[1], 0, 8, 2, 10, 4, 12, 6, 14);
-  const Vec even1 = __builtin_shufflevector(a[2], a[3], 0, 8, 2, 10, 4, 12, 6, 14);
-  const Vec odd0 = __builtin_shufflevector(a[0], a[1], 1, 9, 3, 11, 5, 13, 7, 15);
-  const Vec odd1 = __builtin_shufflevector(a[2], a[3], 1, 9, 3, 11, 5, 13, 7, 15);
-  store(X, __builtin_shufflevector(even0, even1, 0, 1, 8, 9, 4, 5, 12, 13));
-  store(X + stride, __builtin_shufflevector(odd0, odd1, 0, 1, 8, 9, 4, 5, 12, 13));
-  store(X + 2 * stride, __builtin_shufflevector(even0, even1, 2, 3, 10, 11, 6, 7, 14, 15));
-  store(X + 3 * stride, __builtin_shufflevector(odd0, odd1, 2, 3, 10, 11, 6, 7, 14, 15));
-#elif LOG1PNMF_LANES == 4
-  Vec a[4];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) a[i] = load(p[i]);
-  const Vec even0 = __builtin_shufflevector(a[0], a[1], 0, 4, 2, 6),
-            odd0 = __builtin_shufflevector(a[0], a[1], 1, 5, 3, 7);
-  const Vec even1 = __builtin_shufflevector(a[2], a[3], 0, 4, 2, 6),
-            odd1 = __builtin_shufflevector(a[2], a[3], 1, 5, 3, 7);
-  store(X, __builtin_shufflevector(even0, even1, 0, 1, 4, 5));
-  store(X + stride, __builtin_shufflevector(odd0, odd1, 0, 1, 4, 5));
-  store(X + 2 * stride, __builtin_shufflevector(even0, even1, 2, 3, 6, 7));
-  store(X + 3 * stride, __builtin_shufflevector(odd0, odd1, 2, 3, 6, 7));
+  typedef double Half __attribute__((vector_size(32)));
+  REPEAT (i, 4)  // entries i and i + 4
+    a[i] = __builtin_shufflevector(load_as<Half>(p[i]), load_as<Half>(p[i + 4]), 0, 1, 2, 3, 4, 5,
+                                   6, 7);
 #else
-  Vec a[4];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) a[i] = load(p[i]);
-  store(X, __builtin_shufflevector(a[0], a[1], 0, 2));
-  store(X + 2, __builtin_shufflevector(a[2], a[3], 0, 2));
-  store(X + stride, __builtin_shufflevector(a[0], a[1], 1, 3));
-  store(X + stride + 2, __builtin_shufflevector(a[2], a[3], 1, 3));
+  REPEAT (i, 4) a[i] = load(p[i]);
+#endif
+  const Vec even[] = {even_lanes(a[0], a[1]), even_lanes(a[2], a[3])};
+  const Vec odd[] = {odd_lanes(a[0], a[1]), odd_lanes(a[2], a[3])};
+#if LOG1PNMF_LANES >= 4
+  store(X, even_pairs(even[0], even[1]));
+  store(X + stride, even_pairs(odd[0], odd[1]));
+  store(X + 2 * stride, odd_pairs(even[0], even[1]));
+  store(X + 3 * stride, odd_pairs(odd[0], odd[1]));
+#else
+  REPEAT (i, 2) store(X + 2 * i, even[i]), store(X + stride + 2 * i, odd[i]);
 #endif
 }
 
@@ -64,35 +44,31 @@ ALWAYS_INLINE void transpose_group(const double* const* p, double* X, Index stri
 // filled up with the row of zeros. Streams is the number of streams where it is known when
 // compiling, else 0.
 template <int Streams>
-inline void gather_rows(const Design& design, const double* packed, const std::int32_t* indices,
-                        int n, Index readable, double* X, Index stride) {
+inline void gather_rows(const Design& design, const std::int32_t* indices, int n, Index readable,
+                        double* X, Index stride) {
   constexpr int kAhead = 32, kLine = 8;  // entries; doubles in a cache line
   const int streams = Streams > 0 ? Streams : design.streams;
+  const double* packed = design.packed;
   for (int e = 0; e < n; e += kTogether) {
     const double* p[kTogether];
-#pragma GCC unroll 8
-    for (int i = 0; i < kTogether; ++i)
-      p[i] = packed + (e + i < n ? indices[e + i] : design.zero_row) * streams;
+    REPEAT (i, kTogether) p[i] = packed + (e + i < n ? indices[e + i] : design.zero_row) * streams;
     if (e + kAhead + kTogether <= readable)
-#pragma GCC unroll 8
-      for (int i = 0; i < kTogether; ++i) {
+      REPEAT (i, kTogether) {
         const double* later = packed + static_cast<Index>(indices[e + kAhead + i]) * streams;
         for (int k = 0; k < streams; k += kLine) __builtin_prefetch(later + k);
       }
 #pragma GCC unroll 8
     for (int k = 0; k < streams; k += kGroup) {
       transpose_group(p, X + k * stride + e, stride);
-#pragma GCC unroll 8
-      for (int i = 0; i < kTogether; ++i) p[i] += kGroup;
+      REPEAT (i, kTogether) p[i] += kGroup;
     }
   }
 }
 
-// `packed` is that of the design, or of its layout.
-inline void gather(const Design& design, const double* packed, const std::int32_t* indices, int n,
-                   Index readable, double* X, Index stride) {
+inline void gather(const Design& design, const std::int32_t* indices, int n, Index readable,
+                   double* X, Index stride) {
   with_constant<8>(design.streams / kGroup, [&](auto groups) {
-    gather_rows<groups * kGroup>(design, packed, indices, n, readable, X, stride);
+    gather_rows<groups * kGroup>(design, indices, n, readable, X, stride);
   });
 }
 
@@ -155,11 +131,9 @@ class Accumulator {
     const double* x0 = X + i * stride;
     for (int e = 0; e < padded; e += kLanes) {
       const Vec r = load(residual + e);
-#pragma GCC unroll 8
-      for (int a = 0; a < R; ++a) g[a] += r * load(x0 + a * stride + e);
+      REPEAT (a, R) g[a] += r * load(x0 + a * stride + e);
     }
-#pragma GCC unroll 8
-    for (int a = 0; a < R; ++a) add(g_ + (i + a) * kLanes, g[a]);
+    REPEAT (a, R) add(g_ + (i + a) * kLanes, g[a]);
   }
 
   template <int R>
@@ -170,21 +144,16 @@ class Accumulator {
     for (int e = 0; e < padded; e += kLanes) {
       const Vec w = load(weight + e), r = load(residual + e);
       Vec x[R];
-#pragma GCC unroll 8
-      for (int a = 0; a < R; ++a) x[a] = load(x0 + a * stride + e);
-#pragma GCC unroll 8
-      for (int a = 0; a < R; ++a) {
+      REPEAT (a, R) x[a] = load(x0 + a * stride + e);
+      REPEAT (a, R) {
         const Vec wx = w * x[a];
         g[a] += r * x[a];
-#pragma GCC unroll 8
-        for (int b = 0; b <= a; ++b) h[a][b] += wx * x[b];
+        REPEAT (b, a + 1) h[a][b] += wx * x[b];
       }
     }
-#pragma GCC unroll 8
-    for (int a = 0; a < R; ++a) {
+    REPEAT (a, R) {
       add(g_ + (i + a) * kLanes, g[a]);
-#pragma GCC unroll 8
-      for (int b = 0; b <= a; ++b) add(h_ + (row(i + a) + i + b) * kLanes, h[a][b]);
+      REPEAT (b, a + 1) add(h_ + (row(i + a) + i + b) * kLanes, h[a][b]);
     }
   }
 
@@ -195,19 +164,14 @@ class Accumulator {
     for (int e = 0; e < padded; e += kLanes) {
       const Vec w = load(weight + e);
       Vec z[kTile];
-#pragma GCC unroll 4
-      for (int b = 0; b < kTile; ++b) z[b] = load(z0 + b * stride + e);
-#pragma GCC unroll 4
-      for (int a = 0; a < R; ++a) {
+      REPEAT (b, kTile) z[b] = load(z0 + b * stride + e);
+      REPEAT (a, R) {
         const Vec wx = w * load(x0 + a * stride + e);
-#pragma GCC unroll 4
-        for (int b = 0; b < kTile; ++b) h[a][b] += wx * z[b];
+        REPEAT (b, kTile) h[a][b] += wx * z[b];
       }
     }
-#pragma GCC unroll 4
-    for (int a = 0; a < R; ++a)
-#pragma GCC unroll 4
-      for (int b = 0; b < kTile; ++b) add(h_ + (row(i + a) + j + b) * kLanes, h[a][b]);
+    REPEAT (a, R)
+      REPEAT (b, kTile) add(h_ + (row(i + a) + j + b) * kLanes, h[a][b]);
   }
 
   static void add(double* to, Vec v) { store(to, load(to) + v); }

@@ -12,7 +12,7 @@
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
-// For Poisson counts.
+// Poisson noise only.
 template <class Link>
 class CoordinateRow {
  public:
@@ -24,21 +24,18 @@ class CoordinateRow {
 
   void run(Index i) {
     row_ = row_at(h_, i);
-    box_ = Box(h_.bounds, i);
+    box_ = h_.bounds.at(i);
     const double* start = h_.start + i * K_;
-    double* out = h_.values + i * K_;
     evaluator_.start_row(row_);
-    h_.loss[i] =
-        evaluator_.template evaluate<Level::gradient>(start, h_.gradient + i * K_, nullptr);
-    h_.rejected[i] = 0;
-    std::copy_n(start, K_, static_cast<double*>(b_));
-    if (row_.count == 0) std::copy_n(box_.lower, K_, static_cast<double*>(b_));
-    else solve(h_.loss[i], h_.rejected[i]);
-    std::copy_n(static_cast<double*>(b_), K_, out);
-    if (row_.count == 0)
-      loss_ = box_.above_zero(K_) ? evaluator_.template evaluate<Level::loss>(b_, nullptr, nullptr)
-                                  : 0.0;
-    h_.decrease[i] = h_.loss[i] + penalty_at(box_, K_, start) - loss_ - penalty_at(box_, K_, b_);
+    loss_ = evaluator_.template evaluate<Level::gradient>(start, h_.gradient + i * K_, nullptr);
+    h_.loss[i] = loss_;
+    rejected_ = 0;
+    std::copy_n(row_.count == 0 ? box_.lower : start, K_, b_ + 0);
+    if (row_.count > 0) solve();
+    else loss_ = box_.above_zero(K_) ? evaluator_.loss(b_) : 0.0;
+    h_.rejected[i] = rejected_;
+    std::copy_n(b_ + 0, K_, h_.values + i * K_);
+    h_.decrease[i] = h_.loss[i] + box_.cost(K_, start) - loss_ - box_.cost(K_, b_);
   }
 
  private:
@@ -59,34 +56,32 @@ class CoordinateRow {
   };
 
   static Index longest_row(const HalfStep& h) {
-    Index longest = 0;
-    if (h.model.exact_zeros) longest = h.rows.n_columns;
-    else
-      for (Index i = 0; i < h.rows.n_rows; ++i)
-        longest = std::max(longest, h.rows.indptr[i + 1] - h.rows.indptr[i]);
+    Index longest = h.model.exact_zeros ? h.rows.n_columns : 0;
+    for (Index i = 0; i < h.rows.n_rows; ++i)
+      longest = std::max(longest, h.rows.indptr[i + 1] - h.rows.indptr[i]);
     return round_up(longest, kLargestBlock);
   }
 
-  void solve(double loss, std::uint8_t& rejected) {
-    if constexpr (Link::kLinear) cycles<Form::sparse>(loss, rejected);
-    else if (!h_.model.exact_zeros) cycles<Form::sparse>(loss, rejected);
-    else if (is_dense(h_.rows, row_.number)) cycles<Form::dense>(loss, rejected);
-    else cycles<Form::exact>(loss, rejected);
+  void solve() {
+    if (Link::kLinear || !h_.model.exact_zeros) return cycles<Form::sparse>();
+    if constexpr (!Link::kLinear) {
+      if (is_dense(h_.rows, row_.number)) cycles<Form::dense>();
+      else cycles<Form::exact>();
+    }
   }
 
   template <Form F>
-  void cycles(double loss, std::uint8_t& rejected) {
+  void cycles() {
     lay_out<F>();
     State *now = &now_, *next = &next_;
     refresh_eta(*now);
     refresh_gram();
-    move<F>(*now, *now, 0, 0.0);
+    move(*now, *now, 0, 0.0);
     invert<F>(*now);
-    loss_ = loss;
     loss_known_ = true;
     for (int cycle = 0; cycle < kCycles; ++cycle) {
       double moved = 0.0;
-      for (int k = 0; k < K_; ++k) moved += step<F>(k, now, next, rejected);
+      for (int k = 0; k < K_; ++k) moved += step<F>(k, now, next);
       if (moved == 0.0) break;
     }
     if (!loss_known_) loss_ = loss_at<F>(*now);
@@ -120,8 +115,7 @@ class CoordinateRow {
       padded_ = counts_padded_;
       X_now_ = X_;
       stride_ = entries_;
-      gather(design_, design_.packed, row_.indices, static_cast<int>(row_.count), row_.readable, X_,
-             entries_);
+      gather(design_, row_.indices, static_cast<int>(row_.count), row_.readable, X_, entries_);
       for (int k = 0; k <= K_; ++k)
         std::fill(X_ + k * entries_ + row_.count, X_ + k * entries_ + padded_, 0.0);
     }
@@ -129,19 +123,15 @@ class CoordinateRow {
 
   const double* x(int k) const { return X_now_ + k * stride_; }
 
-  // eta of `to` = eta of `from` + delta * x_k, and em there.
-  template <Form F>
+  // eta of `to` = eta of `from` + delta * x_k, and em there. Here and below pointers and lengths
+  // are copied, into registers: the compiler cannot know that stores leave members alone.
   void move(const State& from, State& to, int k, double delta) {
     constexpr int U = kUnroll;
-    const double
-        *xk = x(k),
-        *eta0 = from.eta;  // in registers: the compiler cannot know that stores leave them alone
+    const double *xk = x(k), *eta0 = from.eta;
     double *eta1 = to.eta, *em1 = to.em;
-    const Index n = padded_;
-    for (Index e = 0; e < n; e += kStep) {
+    for (Index e = 0, n = padded_; e < n; e += kStep) {
       Vec eta[U], em[U], bounded[U];
-      EACH {  // what is left of eta when it cancels is rounding, not a mean a count could
-              // have
+      EACH {  // what is left of eta when it cancels is rounding, not the mean of a count
         const Vec before = load(eta0 + e + u * kLanes);
         eta[u] = before + delta * load(xk + e + u * kLanes);
         eta[u] = eta[u] < 1e-13 * before ? Vec{} : eta[u];
@@ -162,19 +152,15 @@ class CoordinateRow {
   void move_shortly(const State& from, State& to, int k, double delta) {
     constexpr int U = kUnroll;
     constexpr double kSeries[] = {1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0};
-    const double *xk = x(k), *em0 = from.em;
-    double* em1 = to.em;
-    [[maybe_unused]] const double* eta0 = from.eta;
-    [[maybe_unused]] double* eta1 = to.eta;
-    const Index n = padded_;
-    for (Index e = 0; e < n; e += kStep) {
+    const double *xk = x(k), *em0 = from.em, *eta0 = from.eta;
+    double *em1 = to.em, *eta1 = to.eta;
+    for (Index e = 0, n = padded_; e < n; e += kStep) {
       Vec d[U], q[U];
       EACH d[u] = delta * load(xk + e + u * kLanes);
       if constexpr (F != Form::dense)
         EACH store(eta1 + e + u * kLanes, load(eta0 + e + u * kLanes) + d[u]);
       EACH q[u] = splat(1.0 / 720);
-#pragma GCC unroll 5
-      for (int i = 0; i < 5; ++i) EACH q[u] = q[u] * d[u] + kSeries[i];
+      REPEAT (i, 5) EACH q[u] = q[u] * d[u] + kSeries[i];
       EACH {
         const Vec em = load(em0 + e + u * kLanes);
         store(em1 + e + u * kLanes, em + (em + 1.0) * (d[u] * q[u]));
@@ -183,42 +169,36 @@ class CoordinateRow {
     ++short_moves_;
   }
 
-  // em of the counts, one after the other.
+  // Of all numbers in exact form those of the counts, and padding.
+  void gather_counts(const double* __restrict from, double padding, double* __restrict to) const {
+    const std::int32_t* indices = row_.indices;
+    for (Index p = 0, n = row_.count; p < n; ++p) to[p] = from[indices[p]];
+    std::fill(to + row_.count, to + counts_padded_, padding);
+  }
+
   template <Form F>
-  const double* at_counts(const State& at) {
+  const double* em_at_counts(const State& at) {
     if constexpr (F != Form::exact) return at.em;
-    gather_counts(at.em, counts_em_);
-    std::fill(counts_em_ + row_.count, counts_em_ + counts_padded_, 1.0);
+    gather_counts(at.em, 1.0, counts_em_);
     return counts_em_;
   }
 
-  void gather_counts(const double* __restrict from, double* __restrict to) const {
-    const std::int32_t* indices = row_.indices;
-    const Index n = row_.count;
-    for (Index p = 0; p < n; ++p) to[p] = from[indices[p]];
-  }
-
-  // Design of coordinate k at the counts, gathered when first asked for and kept for the row's
-  // other cycles.
+  // Design of coordinate k, gathered when first asked for and kept for the row's other cycles.
   template <Form F>
   const double* x_at_counts(int k) {
     if constexpr (F != Form::exact) return x(k);
     double* at = counts_x_ + k * entries_;
-    if (k >= gathered_) {
-      gather_counts(x(k), at);
-      std::fill(at + row_.count, at + counts_padded_, 0.0);
-      gathered_ = k + 1;
-    }
+    if (k >= gathered_) gather_counts(x(k), 0.0, at);
+    gathered_ = std::max(gathered_, k + 1);
     return at;
   }
 
   template <Form F>
   void invert(State& at) {
     constexpr int U = kUnroll;
-    const double* em = at_counts<F>(at);
+    const double* em = em_at_counts<F>(at);
     double* to = at.inverse;
-    const Index n = counts_padded_;
-    for (Index p = 0; p < n; p += kStep) {
+    for (Index p = 0, n = counts_padded_; p < n; p += kStep) {
       Vec inverse[U];
       EACH inverse[u] = load(em + p + u * kLanes);
       reciprocals<U>(inverse);
@@ -241,7 +221,7 @@ class CoordinateRow {
           means += t * (em - eta * (a1 + a2 * eta));
         }
       }
-    const double* em = at_counts<F>(at);
+    const double* em = em_at_counts<F>(at);
     for (Index p = 0; p < counts_padded_; p += kStep) {
       Vec value[U], log[U], inverse[U];
       EACH value[u] = load(em + p + u * kLanes);
@@ -256,19 +236,17 @@ class CoordinateRow {
 
   struct Slope {
     double first, second;  // derivatives of the row's loss along a coordinate
-    double widest;         // largest change of an eta per unit
-    double steepest;       // largest fall of a count's em per unit, relative to it
+    double largest_x;      // change of an eta per unit
+    double largest_fall;   // of a count's em per unit, relative to it
   };
 
   template <Form F>
   Slope slope(const State& at, int k) {
-    Vec g = Vec{}, h = Vec{}, widest = Vec{}, steepest = Vec{};
+    Vec g = Vec{}, h = Vec{}, largest_x = Vec{}, largest_fall = Vec{};
     [[maybe_unused]] const auto [a1, a2] = own_quadratic();
     if constexpr (!Link::kLinear) {
-      const double *design = x(k), *exposure = x(K_), *means = at.em;
-      [[maybe_unused]] const double* etas = at.eta;
-      const Index n = padded_;
-      for (Index e = 0; e < n; e += kLanes) {
+      const double *design = x(k), *exposure = x(K_), *means = at.em, *etas = at.eta;
+      for (Index e = 0, n = padded_; e < n; e += kLanes) {
         const Vec em = load(means + e), xk = load(design + e), tx = load(exposure + e) * xk;
         if constexpr (exact(F)) {
           const Vec mean = tx * (em + 1.0);
@@ -278,22 +256,22 @@ class CoordinateRow {
           g += tx * (em - 2.0 * a2 * load(etas + e) + (1.0 - a1));
           h += tx * (em + (1.0 - 2.0 * a2)) * xk;
         }
-        widest = vmax(widest, xk);
+        largest_x = vmax(largest_x, xk);
       }
       g *= row_.exposure;
       h *= row_.exposure;
     }
     const double *xk = x_at_counts<F>(k), *counts = y_, *inverses = at.inverse;
-    const Index n = counts_padded_;
-    for (Index p = 0; p < n; p += kLanes) {
+    for (Index p = 0, n = counts_padded_; p < n; p += kLanes) {
       const Vec inverse = load(inverses + p), y = load(counts + p);
       const Vec fall = Link::relative_slope(inverse) * load(xk + p), pull = y * fall;
       g -= pull;
       h += pull * fall;  // the reference's curvature, see above
-      if constexpr (F == Form::dense) steepest = vmax(steepest, y > 0.0 ? fall : Vec{});
-      else steepest = vmax(steepest, fall);
+      if constexpr (F == Form::dense) largest_fall = vmax(largest_fall, y > 0.0 ? fall : Vec{});
+      else largest_fall = vmax(largest_fall, fall);
     }
-    Slope found{horizontal_sum(g), horizontal_sum(h), largest_lane(widest), largest_lane(steepest)};
+    Slope found{horizontal_sum(g), horizontal_sum(h), largest_lane(largest_x),
+                largest_lane(largest_fall)};
     if constexpr (!exact(F)) {
       found.first += evaluator_.zeros().linear()[k] + 2.0 * gram_b_[k];
       found.second += 2.0 * evaluator_.zeros().gram()[k * K_ + k];
@@ -302,16 +280,16 @@ class CoordinateRow {
   }
 
   // Whether the curvature surely stays below 1.9 times that at the start of a step of at most
-  // Newton's length: then the line search would accept it. Means grow at most by e^(delta widest),
-  // which only matters on the way up; on the way down em of a count falls at most by the factor 1 -
-  // q and its curvature grows at most by (1 - q)^-2.
+  // Newton's length: then the line search would accept it. Means grow at most by e^(delta
+  // largest_x), which only matters on the way up; on the way down em of a count falls at most by
+  // the factor 1 - q and its curvature grows at most by (1 - q)^-2.
   static bool holds(const Slope& at, double delta) {
-    if (delta < 0.0) return -delta * at.steepest <= 0.27;
-    return Link::kLinear || delta * at.widest <= 0.6;
+    if (delta < 0.0) return -delta * at.largest_fall <= 0.27;
+    return Link::kLinear || delta * at.largest_x <= 0.6;
   }
 
   template <Form F>
-  double step(int k, State*& now, State*& next, std::uint8_t& rejected) {
+  double step(int k, State*& now, State*& next) {
     const Slope at = slope<F>(*now, k);
     const double g = at.first + box_.penalty[k];
     double to = b_[k];
@@ -322,11 +300,11 @@ class CoordinateRow {
     if (delta == 0.0) return 0.0;
     const bool held = holds(at, delta);
     const bool brief =
-        !Link::kLinear && std::abs(delta) * at.widest <= kShort && short_moves_ < kShortMoves;
+        !Link::kLinear && std::abs(delta) * at.largest_x <= kShort && short_moves_ < kShortMoves;
     if (held && brief) move_shortly<F>(*now, *next, k, delta);
     else if (F == Form::dense && short_moves_ > 0) refresh_eta(*now);
-    if (held && !brief) move<F>(*now, *next, k, delta);
     if (held) {
+      if (!brief) move(*now, *next, k, delta);
       invert<F>(*next);
       loss_known_ = false;
       accept(k, to, delta, now, next);
@@ -336,7 +314,7 @@ class CoordinateRow {
     loss_known_ = true;
     for (int attempt = 0; attempt < 30; ++attempt, delta *= 0.5) {
       const double before = b_[k];
-      move<F>(*now, *next, k, delta);
+      move(*now, *next, k, delta);
       accept(k, attempt == 0 ? to : before + delta, delta, now, next);
       const double after = loss_at<F>(*now);
       if (after + box_.penalty[k] * delta <= loss_ + 0.01 * g * delta) {
@@ -346,7 +324,7 @@ class CoordinateRow {
       std::swap(now, next);
       b_[k] = before;
       refresh_gram();
-      rejected = 1;
+      rejected_ = 1;
     }
     return 0.0;
   }
@@ -359,9 +337,8 @@ class CoordinateRow {
   }
 
   void refresh_gram() {
-    if (h_.model.exact_zeros) return;
     const double* gram = evaluator_.zeros().gram();
-    for (int k = 0; k < K_; ++k)
+    for (int k = 0; k < K_ && !h_.model.exact_zeros; ++k)
       gram_b_[k] = std::inner_product(gram + k * K_, gram + (k + 1) * K_, b_ + 0, 0.0);
   }
 
@@ -381,7 +358,7 @@ class CoordinateRow {
   int K_;
   const HalfStep& h_;
   const Design& design_;
-  Box box_;
+  Box box_{};
   RowEvaluator<Link, Poisson> evaluator_;
   Index entries_;
   Buffer X_, y_, counts_em_, counts_x_, b_, gram_b_;
@@ -392,6 +369,7 @@ class CoordinateRow {
   int short_moves_ = 0, gathered_ = 0;
   double loss_ = 0.0;
   bool loss_known_ = false;
+  std::uint8_t rejected_ = 0;  // whether a full step was refused
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <vector>
 
-#include "column_sums.hpp"
 #include "kernel.hpp"
 #include "stretches.hpp"
 
@@ -14,79 +13,125 @@ namespace log1pnmf::LOG1PNMF_ISA {
 
 constexpr int kGroup = kLanes >= 4 ? 4 : 2;  // streams transposed together when rows are gathered
 
+// Some rows of the design, each followed by the lower triangle of its products, for weighted sums
+// over j of w_j x_j and of w_j x_j x_j'.
+class ColumnBlock {
+ public:
+  static constexpr int kColumns = 64;
+
+  ColumnBlock(int K, bool squares)
+      : K_(K), first_(static_cast<int>(round_up(K, kLanes))),
+        width_(first_ + (squares ? static_cast<int>(round_up(K * (K + 1) / 2, kLanes)) : 0)),
+        rows_(static_cast<Index>(kColumns) * width_), sums_(width_) {}
+
+  // Rows from `from` to `to`; of one batch only, where batches are given.
+  void lay_out(const double* design, Index from, Index to, const std::int32_t* batch, int own) {
+    n_ = 0;
+    for (Index j = from; j < to; ++j) {
+      if (batch != nullptr && batch[j] != own) continue;
+      columns_[n_] = j;
+      double *row = rows_ + n_++ * Index{width_}, *product = row + first_;
+      const double* x = design + j * K_;
+      std::copy_n(x, K_, row);
+      if (width_ == first_) continue;
+      for (int k = 0; k < K_; ++k)
+        for (int l = 0; l <= k; ++l) *product++ = x[k] * x[l];
+    }
+  }
+
+  // Weights are those of all columns, times a power of their effects; null: 1.
+  struct Weights {
+    const double *own, *effects;
+    int power;
+  };
+  void add_linear(const Weights& weights, double* to) {
+    sum(weights, 0, first_);
+    for (int k = 0; k < K_; ++k) to[k] += sums_[k];
+  }
+
+  void add_squares(const Weights& weights, double* to) {  // K x K
+    sum(weights, first_, width_);
+    const double* product = sums_ + first_;
+    for (int k = 0; k < K_; ++k)
+      for (int l = 0; l <= k; ++l, ++product) {
+        to[k * K_ + l] += *product;
+        if (l < k) to[l * K_ + k] += *product;
+      }
+  }
+
+ private:
+  void sum(const Weights& weights, int begin, int end) {
+    double own[kColumns];
+    for (int e = 0; e < n_; ++e) own[e] = weights.own != nullptr ? weights.own[columns_[e]] : 1.0;
+    for (int p = 0; weights.effects != nullptr && p < weights.power; ++p)
+      for (int e = 0; e < n_; ++e) own[e] *= weights.effects[columns_[e]];
+    int at = begin;
+    for (; at + kStep <= end; at += kStep) sum_vectors<kUnroll>(own, at);
+    for (; at < end; at += kLanes) sum_vectors<1>(own, at);
+  }
+
+  template <int U>
+  void sum_vectors(const double* own, int at) {
+    Vec sum[U] = {}, odd[U] = {};
+    int e = 0;
+    for (; e + 2 <= n_; e += 2) {
+      const double* row = rows_ + e * Index{width_} + at;
+      EACH sum[u] += own[e] * load(row + u * kLanes);
+      EACH odd[u] += own[e + 1] * load(row + width_ + u * kLanes);
+    }
+    if (e < n_) EACH sum[u] += own[e] * load(rows_ + e * Index{width_} + at + u * kLanes);
+    EACH store(sums_ + at + u * kLanes, sum[u] + odd[u]);
+  }
+
+  int K_, first_, width_, n_ = 0;  // width: of a row, in doubles; its products begin at first
+  Index columns_[kColumns];
+  Buffer rows_, sums_;
+};
+
+// Whether gathered entries need their own exposures: the counts of Poisson noise do not, but their
+// zero terms, less the quadratic, do in sparse form unless they are linear.
+inline bool weighs_entries(const HalfStep& h) {
+  return h.model.noise != Noise::poisson ||
+         (h.model.link != Link::identity && !h.model.exact_zeros);
+}
+
 struct Design {
-  int K;
-  int exposure, dispersion,
-      quadratic;  // streams of what belongs to columns, -1 without; quadratic: the first of several
-  bool carries;   // whether effects of a row's batch take the place of the columns' exposure, see
-                  // RowBlocks
-  int label;      // stream of the batch of a column, as an integer; -1 without
-  int streams;    // the K components and these, rounded up to a multiple of kGroup
-  std::vector<Index> first;  // exact form, batches of columns: each stands together, from
-                             // here on, in whole vectors
-  std::vector<std::int32_t>
-      place;            // exact form: where every column is laid out; empty: at its own number
-  Index columns;        // as laid out: with the rest of a batch's last vector
-  Index padded;         // rounded up to the largest block
-  Index zero_row;       // of packed: the one after the last
-  Buffer packed;        // n_columns x streams, and a row of zeros
-  Buffer transposed;    // exact form: (K + 1) x padded, the exposure last, zeros where no column is
-  Buffer exposures;     // exact form, batches of rows: batches x padded
-  Stretches stretches;  // exact form, Newton steps
-  int rank;             // quadratic terms of the zeros in sparse form, of every batch
-  int batches;          // 1 without
-  Buffer gram, linear;  // of every term: sum_j w_j x_j x_j' (sparse form, not the identity link)
-                        // and sum_j w_j x_j
-  Buffer
-      slope_at_zero;  // of every batch: sum_j t_j x_j, how steeply the loss of zeros rises at least
-  Buffer largest;     // max_j x_jk
+  int K, streams;  // streams: K components and what belongs to columns, to a multiple of kGroup
+  int exposure = -1, dispersion = -1, quadratic = -1;  // streams, -1 without; the first of several
+  int label = -1;            // stream of the batch of a column, as an integer
+  std::vector<Index> first;  // exact form, batches of columns: where each begins, in whole vectors
+  std::vector<std::int32_t> place;  // exact form: where columns are laid out; empty: as they come
+  Index columns, padded;            // as laid out; rounded up to the largest block
+  Index zero_row;                   // of packed: the one after the last
+  int rank, batches;     // quadratic terms of zeros in sparse form, of every batch; 1 without
+  Buffer packed;         // n_columns x streams, and a row of zeros
+  Buffer transposed;     // exact form: (K + 1) x padded, the exposure last; zeros at the ends
+  Buffer exposures;      // exact form, batches of rows: batches x padded
+  Stretches stretches;   // exact form, Newton steps
+  Buffer gram, linear;   // of every term: sum_j w_j x_j x_j' and sum_j w_j x_j, sparse form
+  Buffer slope_at_zero;  // of every batch: sum_j t_j x_j, the least slope of the loss of zeros
+  Buffer largest;        // max_j x_jk
 
   explicit Design(const HalfStep& h)
-      : K(h.n_components), exposure(needs_exposure(h) ? K : -1),
-        dispersion(h.rows.column_dispersion != nullptr ? K + (exposure >= 0) : -1),
-        quadratic(!h.model.exact_zeros && h.zeros.column_quadratic != nullptr
-                      ? K + (exposure >= 0) + (dispersion >= 0)
-                      : -1),
-        carries(carries_effects(h)),
-        label(needs_label(h) ? K + (exposure >= 0) + (dispersion >= 0) +
-                                   (quadratic >= 0 ? quadratic_streams(h) : 0)
-                             : -1),
-        streams(static_cast<int>(round_up(K + (exposure >= 0) + (dispersion >= 0) +
-                                              (quadratic >= 0 ? quadratic_streams(h) : 0) +
-                                              (label >= 0),
-                                          kGroup))),
-        first(first_of_batches(h)), place(places(h, first)),
+      : K(h.n_components), streams(K), first(first_of_batches(h)), place(places(h, first)),
         columns(first.empty() ? h.rows.n_columns : first.back()), padded(round_up(columns, 128)),
-        zero_row(h.rows.n_columns), packed((zero_row + 1) * streams),
-        transposed(h.model.exact_zeros ? padded * (K + 1 + (dispersion >= 0)) : 0),
-        exposures(h.model.exact_zeros && h.rows.batches.row_batch != nullptr
-                      ? padded * h.rows.batches.count
-                      : 0),
-        rank(h.model.exact_zeros ? 0 : h.zeros.rank),
-        batches(h.rows.batches.any() ? h.rows.batches.count : 1),
-        gram(has_gram(h) ? static_cast<Index>(rank) * batches * K * K : 0),
-        linear(rank > 0 ? static_cast<Index>(batches) * K : 0),
-        slope_at_zero(static_cast<Index>(batches) * K), largest(K) {
-    for (Index j = 0; j < h.rows.n_columns; ++j) {
-      const double* x = h.design + j * K;
-      const double t = h.rows.column_exposure != nullptr ? h.rows.column_exposure[j] : 1.0;
-      for (int k = 0; k < K; ++k) largest[k] = std::max(largest[k], x[k]);
-      double* to = packed + j * streams;
-      std::copy(x, x + K, to);
-      if (exposure >= 0) to[exposure] = t;
-      if (dispersion >= 0) to[dispersion] = h.rows.column_dispersion[j];
-      if (quadratic >= 0) {
-        const double* own = h.zeros.column_quadratic + (rank + 1) * j;
-        if (rank == 1) to[quadratic] = as_pair(own[0], own[1]);
-        else if (quadratic_streams(h) == 1) to[quadratic] = as_pair(own[0], own[2]);
-        else to[quadratic] = as_pair(own[0], own[1]), to[quadratic + 1] = own[2];
-      }
-      if (label >= 0) {
-        const Index own = h.rows.batches.column_batch[j];
-        std::memcpy(to + label, &own, sizeof own);
-      }
-      if (h.model.exact_zeros) lay_out(h, j, t);
+        zero_row(h.rows.n_columns), rank(h.model.exact_zeros ? 0 : h.zeros.rank),
+        batches(h.rows.batches.any() ? h.rows.batches.count : 1), slope_at_zero(Index{batches} * K),
+        largest(K) {
+    if (needs_exposure(h)) exposure = streams++;
+    if (h.rows.column_dispersion != nullptr) dispersion = streams++;
+    if (rank > 0 && h.zeros.column_quadratic != nullptr) {
+      quadratic = streams;
+      streams += quadratic_streams(h);
     }
+    if (h.rows.batches.column_batch != nullptr && weighs_entries(h)) label = streams++;
+    streams = static_cast<int>(round_up(streams, kGroup));
+    packed = Buffer((zero_row + 1) * streams);
+    if (h.model.exact_zeros) {
+      transposed = Buffer(padded * (K + 1 + (dispersion >= 0)));
+      if (h.rows.batches.row_batch != nullptr) exposures = Buffer(padded * batches);
+    }
+    for (Index j = 0; j < h.rows.n_columns; ++j) lay_out(h, j);
     if (sorts_columns(h)) stretches.set(K, columns, transposed, padded, exposure);
     whole_matrix_sums(h);
   }
@@ -120,11 +165,26 @@ struct Design {
       found[j] = static_cast<std::int32_t>(next[in_batches ? h.rows.batches.column_batch[j] : 0]++);
     return found;
   }
-  void lay_out(const HalfStep& h, Index j, double t) {
+  void lay_out(const HalfStep& h, Index j) {
+    const double* x = h.design + j * K;
+    const double t = h.rows.column_exposure != nullptr ? h.rows.column_exposure[j] : 1.0;
+    double* to = packed + j * streams;
+    for (int k = 0; k < K; ++k) largest[k] = std::max(largest[k], to[k] = x[k]);
+    if (exposure >= 0) to[exposure] = t;
+    if (dispersion >= 0) to[dispersion] = h.rows.column_dispersion[j];
+    if (quadratic >= 0) {
+      const double* own = h.zeros.column_quadratic + (rank + 1) * j;
+      const bool two = quadratic_streams(h) == 2;
+      to[quadratic] = as_pair(own[0], own[rank > 1 && !two ? 2 : 1]);
+      if (two) to[quadratic + 1] = own[2];
+    }
+    if (label >= 0) {
+      const Index batch = h.rows.batches.column_batch[j];
+      std::memcpy(to + label, &batch, sizeof batch);
+    }
+    if (!h.model.exact_zeros) return;
     const Index at = place.empty() ? j : place[j];
-    for (int k = 0; k < K; ++k) transposed[k * padded + at] = h.design[j * K + k];
-    transposed[exposure * padded + at] = t;
-    if (dispersion >= 0) transposed[dispersion * padded + at] = h.rows.column_dispersion[j];
+    for (int k = 0; k <= K + (dispersion >= 0); ++k) transposed[k * padded + at] = to[k];
     for (int b = 0; h.rows.batches.row_batch != nullptr && b < batches; ++b)
       exposures[b * padded + at] = h.rows.batches.effects[b * h.rows.n_columns + j];
   }
@@ -132,49 +192,22 @@ struct Design {
   // Where all exposures of columns are 1 they need no stream, except in coordinate descent, which
   // always looks at it.
   static bool needs_exposure(const HalfStep& h) {
-    return h.rows.column_exposure != nullptr || h.task == Task::coordinate || h.model.exact_zeros ||
-           carries_effects(h);
-  }
-  // Effects need no more room where streams are filled up anyway, or a design row does not reach
-  // into another cache line. Each thread writes them anew for every batch, so entries have to be
-  // many.
-  static bool carries_effects(const HalfStep& h) {
-    constexpr double kEntries = 8.0;  // for each effect that is written
-    constexpr int kLine = 8;          // doubles in a cache line
-    const Rows& rows = h.rows;
-    const int K = h.n_components,
-              others = K + (rows.column_dispersion != nullptr) +
-                       (h.zeros.column_quadratic != nullptr ? quadratic_streams(h) : 0);
-    const double effects = static_cast<double>(rows.n_columns) * rows.batches.count * h.n_threads;
-    return !h.model.exact_zeros && h.task == Task::newton && rows.batches.row_batch != nullptr &&
-           weighs(h) && others % kLine != 0 &&
-           static_cast<double>(rows.indptr[rows.n_rows]) >= kEntries * effects;
-  }
-  // Whether the exposures of single entries are needed.
-  static bool weighs(const HalfStep& h) {
-    return h.model.link != Link::identity || h.model.noise != Noise::poisson;
-  }
-  static bool needs_label(const HalfStep& h) {
-    return h.rows.batches.column_batch != nullptr &&
-           (h.model.exact_zeros ? h.model.noise != Noise::poisson : weighs(h));
+    return h.rows.column_exposure != nullptr || h.task == Task::coordinate || h.model.exact_zeros;
   }
   // Coefficients are floats, and two have one stream. Identity link with dispersions: a2 is zero
   // and left out.
   static int quadratic_streams(const HalfStep& h) {
     return h.model.noise == Noise::negative_binomial && h.model.link != Link::identity ? 2 : 1;
   }
-  static bool has_gram(const HalfStep& h) {
-    return !h.model.exact_zeros &&
-           (h.model.link != Link::identity || h.model.noise == Noise::negative_binomial);
-  }
-
   // Fills gram, linear and slope_at_zero. Summed in blocks, so that the error grows with the number
   // of blocks, not of columns; the order never changes. Where columns are in batches, each adds to
   // the terms of its own only.
   void whole_matrix_sums(const HalfStep& h) {
     const Index m = h.rows.n_columns;
     const Batches& own = h.rows.batches;
-    const bool by_column = own.column_batch != nullptr, squares = has_gram(h);
+    const bool by_column = own.column_batch != nullptr, squares = rank > 0 && weighs_entries(h);
+    if (squares) gram = Buffer(Index{rank} * batches * K * K);
+    if (rank > 0) linear = Buffer(Index{batches} * K);
     ColumnBlock block(K, squares);
     for (Index from = 0; from < m; from += ColumnBlock::kColumns)
       for (int group = 0; group < (by_column ? batches : 1); ++group) {

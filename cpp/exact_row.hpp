@@ -12,18 +12,22 @@ class ExactRow {
   Means means;  // em of every column
 
   ExactRow(const HalfStep& h, const Design& design)
-      : means(!h.model.exact_zeros ? 0
-              : h.batch_sums       ? design.padded
-                                   : block_of(h),
-              0),
-        K_(h.n_components), block_(block_of(h)), rows_(h.rows), design_(design),
-        columns_(h, design), keeps_means_(h.batch_sums != nullptr),
-        y_(h.model.exact_zeros ? design.padded : 0),
-        slope_(h.model.exact_zeros ? design.padded : 0),
-        shared_weights_(h.model.exact_zeros ? design.padded / kStretch : 0) {}
+      : means(0, 0), K_(h.n_components), block_(block_size(K_, h.model.exact_zeros)), rows_(h.rows),
+        design_(design), dispersions_(h, design), keeps_means_(h.batch_sums != nullptr) {
+    if (!h.model.exact_zeros) return;
+    means.em = Buffer(keeps_means_ ? design.padded : block_);
+    y_ = Buffer(design.padded);
+    slope_ = Buffer(design.padded);
+    shared_weights_ = Buffer(design.padded / kStretch);
+    if (!design.first.empty()) levels_ = Buffer(design.columns / kLanes);
+  }
 
   void start_row(const Row& row) {
-    columns_.start_row(row);
+    row_ = row;
+    dispersions_.start_row(row.number);
+    for (int b = 0; !design_.first.empty() && b < design_.batches; ++b)
+      std::fill(levels_ + design_.first[b] / kLanes, levels_ + design_.first[b + 1] / kLanes,
+                row.exposure * effects_of_row(rows_, row.number)[b]);
     means.kept = false;
     dense_ = is_dense(rows_, row.number);
     if (dense_) lay_out_counts(row);
@@ -63,12 +67,14 @@ class ExactRow {
   }
 
  private:
-  static int block_of(const HalfStep& h) { return block_size(h.n_components, h.model.exact_zeros); }
-
   template <Level L, bool WithLoss, bool Dense>
   void add_columns(Index from, const double* b, RowSums& sums) {
     const int padded = static_cast<int>(std::min<Index>(block_, end() - from));
-    const double* X = columns_.columns(from);
+    const double* X = design_.transposed + from;
+    const std::int32_t* batch = rows_.batches.row_batch;
+    exposure_ = batch != nullptr ? design_.exposures + batch[row_.number] * design_.padded + from
+                                 : X + design_.exposure * design_.padded;
+    level_ = design_.first.empty() ? nullptr : levels_ + from / kLanes;
     em_ = means.em + (means.kept ? from : 0);
     Vec loss[kUnroll] = {};
     for (int e = 0; e < padded; e += kStretch) {
@@ -87,8 +93,16 @@ class ExactRow {
     else sums.add_block<L>(X, design_.padded, padded);
   }
 
-  // low and high are the extremes of the weights over t and the row's exposure, less 1 with Poisson
-  // noise without batches.
+  template <int U>
+  ALWAYS_INLINE void exposures(const double* X, int e, EntriesAt<U>& at) const {
+    EACH at.t[u] = splat(row_.exposure);
+    if (level_ != nullptr) EACH at.t[u] = splat(level_[e / kLanes + u]);
+    EACH at.t[u] *= load(exposure_ + e + u * kLanes);
+    if constexpr (Noise::kDispersed) dispersions_.fill<U>(X, design_.padded, e, at);
+  }
+
+  // low and high are the extremes of the weights over t (but for effects and, with batches of
+  // columns, the row's exposure), less 1 with Poisson noise without batches.
   template <Level L, bool WithLoss, bool Dense>
   ALWAYS_INLINE void zero_terms(const double* X, int e, const double* b, Vec& low, Vec& high,
                                 Vec* loss, RowSums& sums) {
@@ -97,25 +111,22 @@ class ExactRow {
     ZeroTerms<U> z;
     linear_predictor<U>(K_, X, design_.padded, e, b, at.eta);
     Link::template mean_part<U, true>(at.eta, at.em);
-    columns_.exposures<Noise::kDispersed, U>(X, e, at);
+    exposures<U>(X, e, at);
     Noise::template disperse<WithLoss, U>(at);
     Noise::template zero_terms<Link, U>(at, z);
     if constexpr (L == Level::hessian && !Dense) {
-      if (Noise::kDispersed || columns_.in_batches()) {
+      if (Noise::kDispersed || rows_.batches.any()) {
         Vec weight[U];
         EACH weight[u] = Noise::kDispersed ? (at.em[u] + 1.0) * at.inverse_D[u] : at.em[u] + 1.0;
-        columns_.times_effects<U>(e, weight);
+        if (level_ != nullptr) EACH weight[u] *= splat(level_[e / kLanes + u]);
+        if (rows_.batches.row_batch != nullptr) EACH weight[u] *= load(exposure_ + e + u * kLanes);
         EACH low = vmin(low, weight[u]), high = vmax(high, weight[u]);
       } else EACH low = vmin(low, at.em[u]), high = vmax(high, at.em[u]);
     }
     if (Dense || means.kept) EACH store(em_ + e + u * kLanes, at.em[u]);
-    EACH {
-      const int to = e + u * kLanes;
-      if constexpr (WithLoss) loss[u] += z.loss[u];
-      if constexpr (L != Level::loss) store(sums.residual + to, z.residual[u]);
-      if constexpr (L == Level::hessian && (Dense || Noise::kDispersed))
-        store(sums.weight + to, z.weight[u]);
-    }
+    // with Poisson noise the weight of a zero is its residual, see add_derivatives
+    constexpr bool kNoWeight = L == Level::hessian && !Dense && !Noise::kDispersed;
+    sums.template put<kNoWeight ? Level::gradient : L, WithLoss, U>(e, z, loss);
   }
 
   // What counts add, for all entries of a dense row: nothing where the count is zero.
@@ -127,7 +138,7 @@ class ExactRow {
     Vec y[U];
     EACH y[u] = load(y_ + from + e + u * kLanes);
     EACH at.em[u] = vmax(load(em_ + e + u * kLanes), splat(kSmallestEta));  // em is eta there
-    columns_.exposures<Noise::kDispersed, U>(X, e, at);
+    exposures<U>(X, e, at);
     Noise::template disperse<WithLoss, U>(at);
     Noise::template count_terms<Link, WithLoss, U>(y_ + from + e, at, c);
     if constexpr (Noise::kDispersed)
@@ -135,24 +146,22 @@ class ExactRow {
           vmin(sums.smallest_ratio, y[u] > 0.0 ? at.inverse_D[u] : splat(1.0));
     EACH {
       const int to = e + u * kLanes;
-      if constexpr (WithLoss) {
-        c.loss[u] += y[u] * impossible(at.em[u]);
-        loss[u] += c.loss[u];
-      }
-      if constexpr (L != Level::loss)
-        store(sums.residual + to, load(sums.residual + to) + c.residual[u]);
-      if constexpr (L == Level::hessian) {
-        store(sums.weight + to, load(sums.weight + to) + c.weight[u]);
+      c.loss[u] += y[u] * impossible(at.em[u]);
+      if constexpr (L != Level::loss) c.residual[u] = load(sums.residual + to) + c.residual[u];
+      if constexpr (L == Level::hessian) c.weight[u] = load(sums.weight + to) + c.weight[u];
+      if constexpr (L == Level::hessian)
         store(slope_ + from + to, y[u] > 0.0 ? Link::relative_slope(c.inverse[u]) : Vec{});
-      }
     }
+    sums.template put<L, WithLoss, U>(e, c, loss);
   }
 
   // The weight of a stretch in the place of all of them, or 0 where they differ too much.
   double shared_weight(Vec low, Vec high) const {
-    const double shift = Noise::kDispersed || columns_.in_batches() ? 0.0 : 1.0;
+    const double shift = Noise::kDispersed || rows_.batches.any() ? 0.0 : 1.0;
+    const double exposure =
+        level_ != nullptr ? 1.0 : row_.exposure;  // otherwise part of the weights
     const double least = shift - largest_lane(-low), most = shift + largest_lane(high);
-    return most <= Stretches::kEven * least ? 0.5 * (least + most) * columns_.exposure() : 0.0;
+    return most <= Stretches::kEven * least ? 0.5 * (least + most) * exposure : 0.0;
   }
 
   // g of a block of columns, and H of those stretches that share no weight.
@@ -202,13 +211,16 @@ class ExactRow {
   int K_, block_;
   const Rows& rows_;
   const Design& design_;
-  ColumnBlocks columns_;
+  Dispersions dispersions_;
+  Row row_{};
   bool keeps_means_;
   bool dense_ = false;
   double smallest_count_ = 0.0;  // of a dense row
   Buffer y_, slope_;             // of a dense row, column by column: counts; em'/em where they are
-  Buffer shared_weights_;        // of the stretches
-  double* em_ = nullptr;         // of the block at hand
+  Buffer levels_;          // batches of columns: the row's exposure in every vector of columns
+  Buffer shared_weights_;  // of the stretches
+  double* em_ = nullptr;   // of the block at hand, as are exposures
+  const double *exposure_ = nullptr, *level_ = nullptr;
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

@@ -21,49 +21,36 @@ namespace {
 template <class Link, class Noise>
 class RowsPlan final : public Plan {
  public:
-  explicit RowsPlan(const HalfStep& h) : h_(h), design_(h) {
-    if (design_.carries) sort_by_batch();
-  }
+  explicit RowsPlan(const HalfStep& h) : h_(h), design_(h) {}
 
   std::unique_ptr<Workspace> workspace() const override {
     auto scratch = std::make_unique<Scratch>();
-    switch (h_.task) {
-      case Task::newton:
-        for (int r = 0; r < rows_together(); ++r) scratch->newton.emplace_back(h_, design_);
-        break;
-      case Task::coordinate:
-        if constexpr (!Noise::kDispersed) scratch->coordinate.emplace(h_, design_);
-        break;
-      case Task::statistics:
-        scratch->hessian.emplace(static_cast<Index>(h_.n_components) * h_.n_components);
-        scratch->gradient.emplace(h_.n_components);
-        [[fallthrough]];
-      case Task::means:
-      case Task::evaluate: scratch->evaluator.emplace(h_, design_); break;
-    }
+    if (h_.task == Task::newton) {
+      for (int r = 0; r < rows_together(); ++r) scratch->newton.emplace_back(h_, design_);
+    } else if (h_.task == Task::coordinate) {
+      if constexpr (!Noise::kDispersed) scratch->coordinate.emplace(h_, design_);
+    } else scratch->evaluator.emplace(h_, design_);
+    if (h_.task == Task::statistics)
+      scratch->hessian = Buffer(Index{h_.n_components} * h_.n_components),
+      scratch->gradient = Buffer(h_.n_components);
     return scratch;
   }
 
   void run_row(Index i, Workspace& workspace) const override {
     auto& scratch = static_cast<Scratch&>(workspace);
-    switch (h_.task) {
-      case Task::newton: run_newton(i, scratch); break;
-      case Task::coordinate:
-        if constexpr (!Noise::kDispersed) scratch.coordinate->run(i);
-        break;
-      case Task::means:
-        scratch.evaluator->start_row(row_at(h_, i));
-        scratch.evaluator->sum_means(h_.start + i * h_.n_components, h_.batch_sums + i);
-        break;
-      case Task::evaluate: {
-        const int K = h_.n_components;
-        scratch.evaluator->start_row(row_at(h_, i));
-        h_.loss[i] = scratch.evaluator->template evaluate<Level::gradient>(
-            h_.start + i * K, h_.gradient + i * K, nullptr);
-        break;
-      }
-      case Task::statistics: add_statistics(i, scratch); break;
+    if (h_.task == Task::newton) return run_newton(i, scratch);
+    if (h_.task == Task::coordinate) {
+      if constexpr (!Noise::kDispersed) scratch.coordinate->run(i);
+      return;
     }
+    auto& row = *scratch.evaluator;
+    const double* b = h_.start + i * h_.n_components;
+    row.start_row(row_at(h_, i));
+    if (h_.task == Task::means) row.sum_means(b, h_.batch_sums + i);
+    else if (h_.task == Task::statistics) add_statistics(i, b, row, scratch);
+    else
+      h_.loss[i] =
+          row.template evaluate<Level::gradient>(b, h_.gradient + i * h_.n_components, nullptr);
   }
 
   // In exact form, so that a block of the design is read from the first-level cache by all but the
@@ -79,14 +66,14 @@ class RowsPlan final : public Plan {
     std::deque<NewtonRow<Link, Noise>> newton;
     std::optional<CoordinateRow<Link>> coordinate;  // Poisson noise only
     std::optional<RowEvaluator<Link, Noise>> evaluator;
-    std::optional<Buffer> hessian, gradient;
+    Buffer hessian, gradient;
   };
 
   void run_newton(Index group, Scratch& scratch) const {
     const Index first = group * rows_together(),
                 last = std::min(h_.rows.n_rows, first + rows_together());
     auto& rows = scratch.newton;
-    for (Index p = first; p < last; ++p) rows[p - first].start(order_.empty() ? p : order_[p]);
+    for (Index p = first; p < last; ++p) rows[p - first].start(p);
     for (Index from = 0; from < rows[0].evaluator().columns_to_visit();
          from += rows[0].evaluator().block())
       for (Index p = first; p < last; ++p) rows[p - first].visit(from);
@@ -99,21 +86,11 @@ class RowsPlan final : public Plan {
     }
   }
 
-  // Rows batch by batch.
-  void sort_by_batch() {
-    const Batches& own = h_.rows.batches;
-    std::vector<Index> next(own.count + 1);
-    for (Index i = 0; i < h_.rows.n_rows; ++i) ++next[own.row_batch[i] + 1];
-    for (int b = 0; b < own.count; ++b) next[b + 1] += next[b];
-    order_.resize(h_.rows.n_rows);
-    for (Index i = 0; i < h_.rows.n_rows; ++i) order_[next[own.row_batch[i]]++] = i;
-  }
-
-  void add_statistics(Index i, Scratch& scratch) const {
+  void add_statistics(Index i, const double* b, RowEvaluator<Link, Noise>& row,
+                      Scratch& scratch) const {
     const int K = h_.n_components;
-    double *H = *scratch.hessian, *g = *scratch.gradient;
-    scratch.evaluator->start_row(row_at(h_, i));
-    h_.loss[i] += scratch.evaluator->template evaluate<Level::hessian>(h_.start + i * K, g, H);
+    double *H = scratch.hessian, *g = scratch.gradient;
+    h_.loss[i] += row.template evaluate<Level::hessian>(b, g, H);
     double* packed = h_.hessian + i * (K * (K + 1) / 2);
     for (int k = 0; k < K; ++k) {
       h_.gradient[i * K + k] += g[k];
@@ -123,7 +100,6 @@ class RowsPlan final : public Plan {
 
   HalfStep h_;
   Design design_;
-  std::vector<Index> order_;  // in which rows take Newton steps; empty: as they are
 };
 
 class ProgramsPlan final : public Plan {
@@ -138,7 +114,7 @@ class ProgramsPlan final : public Plan {
     auto& scratch = static_cast<Scratch&>(workspace);
     const int K = p_.n_components;
     const double* packed = p_.hessian + i * (K * (K + 1) / 2);
-    const Box box(p_.bounds, i);
+    const Box box = p_.bounds.at(i);
     for (int k = 0; k < K; ++k) {
       scratch.gradient[k] = p_.gradient[i * K + k] + box.penalty[k];
       for (int l = 0; l <= k; ++l)
@@ -157,45 +133,36 @@ class ProgramsPlan final : public Plan {
   Programs p_;
 };
 
-template <class Noise>
-std::unique_ptr<Plan> make_plan_for(const HalfStep& h) {
-  if (h.model.link == Link::identity) return std::make_unique<RowsPlan<IdentityLink, Noise>>(h);
-  return std::make_unique<RowsPlan<ShiftedLogLink, Noise>>(h);
-}
-
 // The one place where link and noise are chosen while running; all code behind a plan is compiled
 // for them.
 std::unique_ptr<Plan> make_plan(const HalfStep& h) {
-  if (h.model.noise == Noise::negative_binomial) return make_plan_for<NegativeBinomial>(h);
-  return make_plan_for<Poisson>(h);
+  const auto with = [&]<class Noise>(Noise) -> std::unique_ptr<Plan> {
+    if (h.model.link == Link::identity) return std::make_unique<RowsPlan<IdentityLink, Noise>>(h);
+    return std::make_unique<RowsPlan<ShiftedLogLink, Noise>>(h);
+  };
+  return h.model.noise == Noise::poisson ? with(Poisson{}) : with(NegativeBinomial{});
 }
-std::unique_ptr<Plan> make_programs(const Programs& p) { return std::make_unique<ProgramsPlan>(p); }
-std::unique_ptr<Plan> make_survey(const ZeroSurvey& s) {
-  return std::make_unique<ZeroSurveyPlan>(s);
-}
-std::unique_ptr<Plan> make_collection(const ZeroCollection& c) {
+std::unique_ptr<Plan> make_plan(const Programs& p) { return std::make_unique<ProgramsPlan>(p); }
+std::unique_ptr<Plan> make_plan(const ZeroSurvey& s) { return std::make_unique<ZeroSurveyPlan>(s); }
+std::unique_ptr<Plan> make_plan(const ZeroErrors& z) { return std::make_unique<ZeroErrorsPlan>(z); }
+std::unique_ptr<Plan> make_plan(const Spectrum& s) { return std::make_unique<SpectrumPlan>(s); }
+std::unique_ptr<Plan> make_plan(const ZeroCollection& c) {
   return std::make_unique<ZeroCollectionPlan>(c);
 }
-std::unique_ptr<Plan> make_errors(const ZeroErrors& z) {
-  return std::make_unique<ZeroErrorsPlan>(z);
+std::unique_ptr<Plan> plan(const Job& job) {
+  return std::visit([](const auto& own) { return make_plan(own); }, job);
 }
-std::unique_ptr<Plan> make_spectrum(const Spectrum& s) { return std::make_unique<SpectrumPlan>(s); }
 
 template <class Function>
 void elementwise(const double* x, double* y, Index n, Function f) {
-  for (Index i = 0; i < n; i += kStep) {
-    double lanes[kStep];
-    Vec v[kUnroll];
-    const auto count = static_cast<int>(std::min<Index>(kStep, n - i));
-    std::fill_n(lanes, kStep, 1.0);
-    std::copy_n(x + i, count, lanes);
-    for (int u = 0; u < kUnroll; ++u) v[u] = load(lanes + u * kLanes);
+  constexpr int U = kUnroll;
+  for (Index i = 0; i + kStep <= n; i += kStep) {
+    Vec v[U];
+    EACH v[u] = load(x + i + u * kLanes);
     f(v);
-    for (int u = 0; u < kUnroll; ++u) store(lanes + u * kLanes, v[u]);
-    std::copy_n(lanes, count, y + i);
+    EACH store(y + i + u * kLanes, v[u]);
   }
 }
-
 void expm1_all(const double* x, double* y, Index n) {
   elementwise(x, y, n, [](Vec* v) { expm1<kUnroll>(v, v); });
 }
@@ -211,14 +178,6 @@ void log_all(const double* x, double* y, Index n) {
 #define LOG1PNMF_STRING2(x) #x
 #define LOG1PNMF_STRING(x) LOG1PNMF_STRING2(x)
 extern const Kernel kernel_table;
-const Kernel kernel_table = {LOG1PNMF_STRING(LOG1PNMF_ISA),
-                             make_plan,
-                             make_programs,
-                             make_survey,
-                             make_collection,
-                             make_errors,
-                             make_spectrum,
-                             expm1_all,
-                             log_all};
+const Kernel kernel_table = {LOG1PNMF_STRING(LOG1PNMF_ISA), plan, expm1_all, log_all};
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

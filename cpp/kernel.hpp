@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace log1pnmf {
@@ -36,12 +37,10 @@ struct Rows {
   const Index* indptr;
   const std::int32_t* indices;
   const float* values_f32;  // exactly one of the two is set
-  const double* values_f64;
-  const double* row_exposure;
-  const double* column_exposure;  // null: all 1
-  const double* row_dispersion;   // negative binomial noise: one of the two is set
-  const double* column_dispersion;
-  Batches batches;
+  const double *values_f64, *row_exposure;
+  const double* column_exposure;                     // null: all 1
+  const double *row_dispersion, *column_dispersion;  // negative binomial noise: one is set
+  Batches batches{};
 };
 
 // The zero entries in sparse form. Those in `stored` are computed one by one. The loss of all
@@ -75,13 +74,25 @@ struct Model {
   bool exact_zeros;
 };
 
-// evaluate: loss and gradient, no step. statistics: loss, gradient and Hessian, added to what the
-// outputs hold: columns may come in pieces. means: their sums over batches.
+// evaluate: loss and gradient, no step. statistics: and Hessian, added to what the outputs hold, as
+// columns may come in pieces. means: their sums over batches.
 enum class Task { newton, coordinate, evaluate, statistics, means };
 
-// lower <= b <= upper for the coefficients, and what they cost, penalty'b. Where lower and upper
-// are equal, a coefficient is a constant. Each of the three is the same for all rows, or has a row
-// for each.
+// lower <= b <= upper for the coefficients of a row, and what they cost, penalty'b. Where lower and
+// upper are equal, a coefficient is a constant.
+struct Box {
+  const double *lower, *upper, *penalty;  // K each; upper may be inf
+  double cost(int K, const double* b) const {
+    double sum = 0.0;
+    for (int k = 0; k < K; ++k) sum += penalty[k] * b[k];
+    return sum;
+  }
+  bool above_zero(int K) const {
+    return std::any_of(lower, lower + K, [](double value) { return value > 0.0; });
+  }
+};
+
+// Each of the three is the same for all rows, or has a row for each.
 struct Bounds {
   struct Numbers {
     const double* values;
@@ -89,17 +100,7 @@ struct Bounds {
     const double* at(Index row) const { return values + row * stride; }
   };
   Numbers lower, upper, penalty;
-};
-
-// Those of one row.
-struct Box {
-  const double *lower, *upper, *penalty;  // K each; upper may be inf
-  Box(const Bounds& bounds, Index row)
-      : lower(bounds.lower.at(row)), upper(bounds.upper.at(row)), penalty(bounds.penalty.at(row)) {}
-  Box() = default;
-  bool above_zero(int K) const {
-    return std::any_of(lower, lower + K, [](double value) { return value > 0.0; });
-  }
+  Box at(Index row) const { return {lower.at(row), upper.at(row), penalty.at(row)}; }
 };
 
 struct HalfStep {
@@ -114,14 +115,12 @@ struct HalfStep {
   Bounds bounds;         // of the coefficients
   double* values;        // n_rows x K, out (untouched by evaluate)
   double* gradient;      // n_rows x K, out: at start, without the penalty
-  double* loss;  // n_rows, out: at start, without constants and penalty; anything without with_loss
-  double* decrease;  // n_rows, out: what the step gains, measured where the step was checked, else
-                     // predicted
+  double* loss;          // n_rows, out: at start, without constants and penalty; see with_loss
+  double* decrease;      // n_rows, out: by the step, measured where it was checked, else predicted
   std::uint8_t* rejected;  // n_rows, out: 1 where the full step was refused
   double* hessian;         // n_rows x K(K+1)/2, lower triangle by rows, out: statistics only
   double* batch_sums;  // batches of columns x n_rows, out: see mean_sums.hpp; newton: at values,
                        // means: at start; null: not wanted
-  int n_threads;       // that will share the rows
 };
 
 // One quadratic program per row, min g'(x - b) + (x - b)'H(x - b)/2 + penalty'x within bounds.
@@ -189,7 +188,7 @@ struct Spectrum {
   double* counted;  // the same, weighted by the counts
 };
 
-// Built once per half-step from the design, shared by all rows and threads.
+// Built once for a job, shared by all rows and threads.
 class Plan {
  public:
   virtual ~Plan() = default;
@@ -203,16 +202,12 @@ class Plan {
   virtual int rows_together() const { return 1; }         // in a group
 };
 
+using Job = std::variant<HalfStep, Programs, ZeroSurvey, ZeroCollection, ZeroErrors, Spectrum>;
+
 struct Kernel {
   const char* name;
-  std::unique_ptr<Plan> (*plan)(const HalfStep&);
-  std::unique_ptr<Plan> (*programs)(const Programs&);
-  std::unique_ptr<Plan> (*zero_survey)(const ZeroSurvey&);
-  std::unique_ptr<Plan> (*zero_collection)(const ZeroCollection&);
-  std::unique_ptr<Plan> (*zero_errors)(const ZeroErrors&);
-  std::unique_ptr<Plan> (*spectrum)(const Spectrum&);
-  void (*expm1)(const double* x, double* y,
-                Index n);  // the vector functions, open to accuracy tests
+  std::unique_ptr<Plan> (*plan)(const Job&);
+  void (*expm1)(const double* x, double* y, Index n);  // open to accuracy tests
   void (*log)(const double* x, double* y, Index n);
 };
 

@@ -17,7 +17,7 @@ class NewtonRow {
   // One row is started, visits the columns of every block (exact form), and takes its steps at the
   // end.
   void start(Index i) {
-    box_ = Box(h_.bounds, i);
+    box_ = h_.bounds.at(i);
     evaluator_.start_row(row_at(h_, i));
     evaluator_.template begin<Level::hessian>(h_.start + i * K_);
   }
@@ -29,40 +29,33 @@ class NewtonRow {
     const Row& row = evaluator_.row();
     const Index i = row.number;
     const double* b = h_.start + i * K_;
-    double* out = h_.values + i * K_;
-    double* gradient = h_.gradient + i * K_;
-    double start = h_.with_loss ? evaluator_.template end<Level::hessian, true>(gradient, H_)
-                                : evaluator_.template end<Level::hessian, false>(gradient, H_);
-    h_.loss[i] = start;
+    double *out = h_.values + i * K_, *gradient = h_.gradient + i * K_;
+    bool known = h_.with_loss;
+    h_.loss[i] = known ? evaluator_.template end<Level::hessian, true>(gradient, H_)
+                       : evaluator_.template end<Level::hessian, false>(gradient, H_);
+    double now = h_.loss[i] + box_.cost(K_, b);
+    h_.decrease[i] = 0.0;
     h_.rejected[i] = 0;
     smallest_ = evaluator_.smallest_count();
-    bool known = h_.with_loss;
     if (row.count == 0) {  // without counts the optimum is the lower bound, whatever the design
-      if (!known) start = evaluator_.template evaluate<Level::loss>(b, nullptr, nullptr);
       std::copy_n(box_.lower, K_, out);
-      h_.decrease[i] = start + penalty_at(box_, K_, b);
-      if (box_.above_zero(K_))
-        h_.decrease[i] -= evaluator_.template evaluate<Level::loss>(out, nullptr, nullptr) +
-                          penalty_at(box_, K_, out);
+      h_.decrease[i] = known ? now : penalised_loss(b);
+      if (box_.above_zero(K_)) h_.decrease[i] -= penalised_loss(out);
       return;
     }
     std::copy_n(b, K_, out);
-    std::copy_n(gradient, K_, static_cast<double*>(g_));
-    double now = start + penalty_at(box_, K_, b);
-    h_.decrease[i] = 0.0;
+    std::copy_n(gradient, K_, g_ + 0);
     const int most = row.count <= kShortRow ? kMostSteps : kFewSteps;
     for (int step = 0; step < most; ++step) {
       for (int k = 0; k < K_; ++k) g_[k] += box_.penalty[k];
       double curvature;
       const double predicted = program_.solve(H_, g_, out, box_, x_, curvature);
       if (surely_falls(out, curvature)) {
-        std::copy_n(static_cast<double*>(x_), K_, out);
+        std::copy_n(x_ + 0, K_, out);
         h_.decrease[i] += predicted;
         return;
       }
-      if (!known)
-        now = evaluator_.template evaluate<Level::loss>(b, nullptr, nullptr) +
-              penalty_at(box_, K_, b);
+      if (!known) now = penalised_loss(b);
       known = true;
       double after = now;
       if (leap(row, out)) after = try_point(leap_, now, predicted, out);
@@ -81,6 +74,8 @@ class NewtonRow {
   // matters more than the last digit here.
   static constexpr Index kShortRow = 64;
   static constexpr int kMostSteps = 20, kFewSteps = 2;
+
+  double penalised_loss(const double* b) { return evaluator_.loss(b) + box_.cost(K_, b); }
 
   // Where every eta changes little, the full step must lower the loss and it need not be computed.
   // Cheap bounds on these changes come first; the changes themselves are computed only where the
@@ -110,9 +105,8 @@ class NewtonRow {
       const double down =
           row.exposure * design_.slope_at_zero_of(h_.rows, row.number, k) + box_.penalty[k];
       const double up = down - g_[k];
-      if (down > 0.0 && up > 4.0 * down &&
-          box_.lower[k] <
-              box_.upper[k]) {  // a coefficient at zero is lifted to a tenth of the smallest count
+      if (down > 0.0 && up > 4.0 * down && box_.lower[k] < box_.upper[k]) {
+        // a coefficient at zero is lifted to a tenth of the smallest count
         double far = b[k] > 0.0 ? b[k] * (up / down) : 0.1 * smallest_ / down;
         if constexpr (Noise::kDispersed && !Link::kLinear) {
           const double widest = design_.largest[k],
@@ -130,7 +124,7 @@ class NewtonRow {
   // then those at the point. Returns the penalised loss afterwards.
   double try_point(const double* point, double before, double predicted, double* out) {
     const double after = evaluator_.template evaluate<Level::hessian>(point, trial_g_, trial_H_) +
-                         penalty_at(box_, K_, point);
+                         box_.cost(K_, point);
     if (!(after <= before - 0.01 * predicted) || !(after < before)) return before;
     std::copy_n(point, K_, out);
     swap(g_, trial_g_);
@@ -156,7 +150,7 @@ class NewtonRow {
   double smallest_ = 1.0;  // of the row's counts
   const HalfStep& h_;
   const Design& design_;
-  Box box_;  // of the row
+  Box box_{};  // of the row
   RowEvaluator<Link, Noise> evaluator_;
   QuadraticProgram program_;
   Buffer H_, g_, trial_H_, trial_g_, x_, trial_, leap_;

@@ -62,10 +62,14 @@ struct EntriesAt {
   Vec em[U], t[U], eta[U], a1[U], a2[U], t_b2[U], phi[U], inverse_phi[U], log_D[U], inverse_D[U];
 };
 
-// What U vectors of entries add to loss, residual and weight; inverse is 1/em.
+// What U vectors of entries add to residual, weight and loss.
 template <int U>
-struct CountTerms {
-  Vec residual[U], weight[U], loss[U], inverse[U];
+struct ZeroTerms {
+  Vec residual[U], weight[U], loss[U];
+};
+template <int U>
+struct CountTerms : ZeroTerms<U> {
+  Vec inverse[U];  // 1/em
 };
 
 // 1/em, and log(em) in the place of the loss where it is wanted.
@@ -76,12 +80,6 @@ ALWAYS_INLINE void log_and_inverse(const Vec* em, CountTerms<U>& terms) {
   EACH terms.inverse[u] = em[u];
   reciprocals<U>(terms.inverse);
 }
-
-// The zero terms of U vectors of entries.
-template <int U>
-struct ZeroTerms {
-  Vec residual[U], weight[U], loss[U];
-};
 
 // The loss of an entry is t em - y log(em).
 struct Poisson {

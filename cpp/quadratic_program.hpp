@@ -8,98 +8,82 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "kernel.hpp"
 #include "simd.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
-class QuadraticProgram {
- public:
-  explicit QuadraticProgram(int K)
-      : K_(K), q_(K), inverse_(K), move_(K), factor_(static_cast<Index>(K) * K), free_(new int[K]) {
-  }
-  ~QuadraticProgram() { delete[] free_; }
-  QuadraticProgram(const QuadraticProgram&) = delete;
-  QuadraticProgram& operator=(const QuadraticProgram&) = delete;
+// N: the number of components where it is known when compiling, else 0; short loops of a known
+// length are quicker.
+template <int N>
+struct ProgramSolver {
+  const int n_components;
+  const double* H;
+  const Box& box;
+  double *x, *q;                    // the point, and its slopes g + H (x - b)
+  double *inverse, *move, *factor;  // scratch: K, K and K x K
+  int* free;                        // K
 
-  // x holds the solution; curvature is (x-b)'H(x-b); the return value is the decrease of the
-  // quadratic, >= 0.
-  double solve(const double* H, const double* g, const double* b, const Box& box, double* x,
-               double& curvature) {
-    return with_constant<8>(K_, [&](auto n) { return solve<n>(H, g, b, box, x, curvature); });
-  }
-
- private:
-  static constexpr int kMaxRounds = 20, kMaxSolves = 3;
-
-  // The number of components, N where it is known when compiling: short loops of a known length are
-  // quicker.
-  template <int N>
-  int size() const {
-    return N > 0 ? N : K_;
-  }
-
-  template <int N>
-  double solve(const double* H, const double* g, const double* b, const Box& box, double* x,
-               double& curvature) {
-    const int K = size<N>();
-    std::copy_n(g, K, static_cast<double*>(q_));
-    std::copy_n(b, K, x);
-    if (!direct_steps<N>(H, box, x)) descend<N>(H, box, x);
+  // See QuadraticProgram::solve.
+  double solve(const double* g, const double* b, double& curvature) {
+    std::copy_n(g, K(), q);
+    std::copy_n(b, K(), x);
+    if (!direct_steps()) descend();
     double slope = 0.0;
     curvature = 0.0;
-    for (int k = 0; k < K; ++k) {
+    for (int k = 0; k < K(); ++k) {
       slope += g[k] * (x[k] - b[k]);
-      curvature += (q_[k] - g[k]) * (x[k] - b[k]);  // q = g + H (x - b)
+      curvature += (q[k] - g[k]) * (x[k] - b[k]);
     }
     curvature = std::max(curvature, 0.0);
     return std::max(0.0, -(slope + 0.5 * curvature));
   }
 
-  // From wherever x is, with q its slopes.
-  template <int N>
-  void descend(const double* H, const Box& box, double* x) {
-    const int K = size<N>();
-    for (int k = 0; k < K; ++k) {
-      const double h = H[static_cast<Index>(k) * K + k];
-      inverse_[k] = h > kTiny ? 1.0 / h : 0.0;
+ private:
+  static constexpr int kMaxRounds = 20, kMaxSolves = 3;
+  static constexpr double kTiny = 1e-290;
+
+  int K() const { return N > 0 ? N : n_components; }
+  double inside(int k, double to) const {
+    return std::min(box.upper[k], std::max(box.lower[k], to));
+  }
+  void shift(int k, double to) {
+    const double delta = to - x[k];
+    x[k] = to;
+    const double* column = H + Index{k} * K();
+    for (int l = 0; l < K(); ++l) q[l] += delta * column[l];
+  }
+
+  // From wherever x is.
+  void descend() {
+    for (int k = 0; k < K(); ++k) {
+      const double h = H[Index{k} * K() + k];
+      inverse[k] = h > kTiny ? 1.0 / h : 0.0;
     }
     double total = 0.0;
     for (int round = 0; round < kMaxRounds; ++round) {
-      total += sweep<N>(H, box, x);
-      const double last = sweep<N>(H, box, x);
+      total += sweep();
+      const double last = sweep();
       total += last;
-      if (last <= 1e-13 * total) break;
-      if (subspace_step<N>(H, box, x) && optimal<N>(box, x)) break;
+      if (last <= 1e-13 * total || (subspace_step() && optimal())) break;
     }
   }
 
-  template <int N>
-  void shift(const double* H, double* x, int k, double to) {
-    const int K = size<N>();
-    const double delta = to - x[k];
-    x[k] = to;
-    const double* column = H + static_cast<Index>(k) * K;
-    for (int l = 0; l < K; ++l) q_[l] += delta * column[l];
-  }
-
   // One cycle of coordinate descent; returns the sum of H_kk delta_k^2.
-  template <int N>
-  double sweep(const double* H, const Box& box, double* x) {
-    const int K = size<N>();
+  double sweep() {
     double gained = 0.0;
-    for (int k = 0; k < K; ++k) {
-      const double h = H[static_cast<Index>(k) * K + k];
+    for (int k = 0; k < K(); ++k) {
+      const double h = H[Index{k} * K() + k];
       double to;
-      if (h > kTiny)
-        to = std::min(box.upper[k], std::max(box.lower[k], x[k] - q_[k] * inverse_[k]));
-      else if (q_[k] > 0.0) to = box.lower[k];
+      if (h > kTiny) to = inside(k, x[k] - q[k] * inverse[k]);
+      else if (q[k] > 0.0) to = box.lower[k];
       else continue;
       const double delta = to - x[k];
       if (delta == 0.0) continue;
       gained += h * delta * delta;
-      shift<N>(H, x, k, to);
+      shift(k, to);
     }
     return gained;
   }
@@ -107,101 +91,74 @@ class QuadraticProgram {
   // Newton on the coordinates that no bound holds back. Those that would leave their bounds are put
   // there, and the others are solved again. False where this does not end at the optimum, a
   // coordinate depends on others, or a number is not one.
-  template <int N>
-  bool direct_steps(const double* H, const Box& box, double* x) {
-    const int K = size<N>();
+  bool direct_steps() {
     int n = 0;
-    for (int k = 0; k < K; ++k) {
+    for (int k = 0; k < K(); ++k) {
       const bool low = x[k] <= box.lower[k], high = x[k] >= box.upper[k];
-      if ((low && (high || q_[k] >= 0.0)) || (high && q_[k] <= 0.0)) continue;
-      if (!factor_column<N>(H, k, n)) return false;
-      free_[n++] = k;
+      if (!((low && (high || q[k] >= 0.0)) || (high && q[k] <= 0.0))) free[n++] = k;
     }
     for (int round = 0; round < kMaxSolves; ++round) {
-      const double* s = solve_free<N>(n);
-      int inside = 0;
+      for (int i = 0; i < n; ++i)
+        if (!factor_column(free[i], i)) return false;
+      solve_free(n);
+      int left = 0;
       for (int i = 0; i < n; ++i) {
-        const int k = free_[i];
-        const double to = x[k] + s[i];
+        const int k = free[i];
+        const double to = x[k] + move[i];
         if (std::isnan(to)) return false;
-        if (to >= box.lower[k] && to <= box.upper[k]) free_[inside++] = k;
-        else shift<N>(H, x, k, to < box.lower[k] ? box.lower[k] : box.upper[k]);
+        if (to >= box.lower[k] && to <= box.upper[k]) free[left++] = k;
+        else shift(k, to < box.lower[k] ? box.lower[k] : box.upper[k]);
       }
-      if (inside == n) {
-        for (int i = 0; i < n; ++i) shift<N>(H, x, free_[i], x[free_[i]] + s[i]);
-        return optimal<N>(box, x);
+      if (left == n) {
+        for (int i = 0; i < n; ++i) shift(free[i], x[free[i]] + move[i]);
+        return optimal();
       }
-      const int left = inside;
-      n = 0;
-      for (int i = 0; i < left; ++i) {
-        if (!factor_column<N>(H, free_[i], n)) return false;
-        free_[n++] = free_[i];
-      }
+      n = left;
     }
     return false;
   }
 
-  // The step over the first n free coordinates, whose factor is known, to where their slopes
-  // vanish.
-  template <int N>
-  const double* solve_free(int n) {
-    const int K = size<N>();
-    double* s = move_;
+  // The move of the first n free coordinates, whose factor is known, to where their slopes vanish.
+  void solve_free(int n) {
     for (int i = 0; i < n; ++i) {
-      double sum = -q_[free_[i]];
-      for (int j = 0; j < i; ++j) sum -= factor_[i * K + j] * s[j];
-      s[i] = sum * factor_[i * K + i];
+      double sum = -q[free[i]];
+      for (int j = 0; j < i; ++j) sum -= factor[i * K() + j] * move[j];
+      move[i] = sum * factor[i * K() + i];
     }
     for (int i = n - 1; i >= 0; --i) {
-      double sum = s[i];
-      for (int j = i + 1; j < n; ++j) sum -= factor_[j * K + i] * s[j];
-      s[i] = sum * factor_[i * K + i];
+      double sum = move[i];
+      for (int j = i + 1; j < n; ++j) sum -= factor[j * K() + i] * move[j];
+      move[i] = sum * factor[i * K() + i];
     }
-    return s;
   }
 
   // Newton on the coordinates away from the bounds, as far as the bounds allow. True if the whole
   // step was taken.
-  template <int N>
-  bool subspace_step(const double* H, const Box& box, double* x) {
-    const int K = size<N>();
-    int n = 0;
-    for (int k = 0; k < K; ++k)
-      if (x[k] > box.lower[k] && x[k] < box.upper[k] && factor_column<N>(H, k, n)) free_[n++] = k;
-    if (n == 0) return true;
-    const double* s = solve_free<N>(n);
+  bool subspace_step() {
+    int n = 0, blocking = -1;
+    for (int k = 0; k < K(); ++k)
+      if (x[k] > box.lower[k] && x[k] < box.upper[k] && factor_column(k, n)) free[n++] = k;
+    solve_free(n);
+    const auto bound = [&](int i) { return (move[i] < 0.0 ? box.lower : box.upper)[free[i]]; };
     double reach = 1.0;
-    int blocking = -1;
     for (int i = 0; i < n; ++i) {
-      const int k = free_[i];
-      const double room = s[i] < 0.0   ? (box.lower[k] - x[k]) / s[i]
-                          : s[i] > 0.0 ? (box.upper[k] - x[k]) / s[i]
-                                       : 2.0;
-      if (room < reach) {
-        reach = room;
-        blocking = i;
-      }
+      const double room = move[i] != 0.0 ? (bound(i) - x[free[i]]) / move[i] : 2.0;
+      if (room < reach) reach = room, blocking = i;
     }
-    for (int i = 0; i < n; ++i) {
-      const int k = free_[i];
-      double to = std::min(box.upper[k], std::max(box.lower[k], x[k] + reach * s[i]));
-      if (i == blocking) to = s[i] < 0.0 ? box.lower[k] : box.upper[k];
-      shift<N>(H, x, k, to);
-    }
+    for (int i = 0; i < n; ++i)
+      shift(free[i], i == blocking ? bound(i) : inside(free[i], x[free[i]] + reach * move[i]));
     return blocking < 0;
   }
 
-  // Next row of the Cholesky factor of H over the free coordinates, its diagonal inverted; false
-  // where k depends on those already there.
-  template <int N>
-  bool factor_column(const double* H, int k, int n) {
-    const int K = size<N>();
-    double* row = factor_ + static_cast<Index>(n) * K;
-    double diagonal = H[static_cast<Index>(k) * K + k];
+  // Row n of the Cholesky factor of H over the free coordinates, its diagonal inverted; false where
+  // coordinate k depends on those already there.
+  bool factor_column(int k, int n) {
+    double* row = factor + Index{n} * K();
+    double diagonal = H[Index{k} * K() + k];
     const double smallest = 1e-13 * diagonal + kTiny;
     for (int i = 0; i < n; ++i) {
-      double sum = H[static_cast<Index>(k) * K + free_[i]];
-      const double* other = factor_ + static_cast<Index>(i) * K;
+      double sum = H[Index{k} * K() + free[i]];
+      const double* other = factor + Index{i} * K();
       for (int j = 0; j < i; ++j) sum -= row[j] * other[j];
       row[i] = sum * other[i];
       diagonal -= row[i] * row[i];
@@ -212,21 +169,34 @@ class QuadraticProgram {
   }
 
   // After a full subspace step only the coordinates on the bounds can still want to move.
-  template <int N>
-  bool optimal(const Box& box, const double* x) const {
-    const int K = size<N>();
-    for (int k = 0; k < K; ++k) {
-      if (box.lower[k] == box.upper[k]) continue;
-      if ((x[k] <= box.lower[k] && q_[k] < 0.0) || (x[k] >= box.upper[k] && q_[k] > 0.0))
+  bool optimal() const {
+    for (int k = 0; k < K(); ++k)
+      if (box.lower[k] != box.upper[k] &&
+          ((x[k] <= box.lower[k] && q[k] < 0.0) || (x[k] >= box.upper[k] && q[k] > 0.0)))
         return false;
-    }
     return true;
   }
+};
 
-  static constexpr double kTiny = 1e-290;
+class QuadraticProgram {
+ public:
+  explicit QuadraticProgram(int K)
+      : K_(K), q_(K), inverse_(K), move_(K), factor_(Index{K} * K), free_(K) {}
+
+  // x holds the solution; curvature is (x-b)'H(x-b); the return value is the decrease of the
+  // quadratic, >= 0.
+  double solve(const double* H, const double* g, const double* b, const Box& box, double* x,
+               double& curvature) {
+    return with_constant<8>(K_, [&](auto n) {
+      ProgramSolver<n> solver{K_, H, box, x, q_, inverse_, move_, factor_, free_.data()};
+      return solver.solve(g, b, curvature);
+    });
+  }
+
+ private:
   int K_;
-  Buffer q_, inverse_, move_, factor_;  // inverse_: of the diagonal of H
-  int* free_;
+  Buffer q_, inverse_, move_, factor_;
+  std::vector<int> free_;
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

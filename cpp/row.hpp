@@ -54,6 +54,8 @@ class RowEvaluator {
     return exact_.changes_hold(d, changes);
   }
 
+  double loss(const double* b) { return evaluate<Level::loss>(b, nullptr, nullptr); }
+
   // H and g are filled as the level asks; returns the row's loss, without constants and penalty.
   // WithLoss: the loss takes the logarithms, which nothing else needs.
   template <Level L, bool WithLoss = true>

@@ -1,5 +1,5 @@
-// The entries of a row in blocks laid out by component (X[k][entry]): the design rows of counts and
-// listed zeros, which are gathered, or the columns of the transposed design as they are.
+// The counts and listed zeros of a row in blocks laid out by component (X[k][entry]): their design
+// rows are gathered.
 #pragma once
 
 #include <limits>
@@ -42,13 +42,11 @@ inline Row row_at(const HalfStep& h, Index i) {
 // Reads n counts, and gives the smallest of them.
 template <class T>
 double read_as_doubles(const T* from, Index n, double* to) {
-  typedef T Several __attribute__((vector_size(sizeof(T) * kLanes)));
+  typedef T Some __attribute__((vector_size(sizeof(T) * kLanes)));
   Vec least = splat(std::numeric_limits<double>::infinity());
   Index at = 0;
   for (; at + kLanes <= n; at += kLanes) {
-    Several some;
-    std::memcpy(&some, from + at, sizeof some);
-    const Vec y = __builtin_convertvector(some, Vec);
+    const Vec y = __builtin_convertvector(load_as<Some>(from + at), Vec);
     store(to + at, y);
     least = vmin(least, y);
   }
@@ -62,12 +60,6 @@ double read_as_doubles(const T* from, Index n, double* to) {
 inline double read_values(const Rows& rows, Index offset, Index n, double* y) {
   if (rows.values_f32 != nullptr) return read_as_doubles(rows.values_f32 + offset, n, y);
   return read_as_doubles(rows.values_f64 + offset, n, y);
-}
-
-inline double penalty_at(const Box& box, int K, const double* b) {
-  double sum = 0.0;
-  for (int k = 0; k < K; ++k) sum += box.penalty[k] * b[k];
-  return sum;
 }
 
 // eta = x'b of U vectors of entries, from entry e of a block on.
@@ -122,22 +114,15 @@ class RowBlocks {
   const int K, block;    // components; entries of a block
   const Index capacity;  // entries of the longest row whose blocks are kept
 
-  // weighs: whether the exposures of single entries are needed.
-  RowBlocks(const HalfStep& h, const Design& design, bool weighs)
+  RowBlocks(const HalfStep& h, const Design& design)
       : K(h.n_components), block(block_size(K, h.model.exact_zeros)),
         capacity(std::min(round_up(kKeptBytes / (8 * design.streams), block),
                           round_up(h.rows.n_columns, block) + block)),
         h_(h), design_(design), dispersions_(h, design), X_(design.streams * capacity),
-        own_packed_(design.carries ? (design.zero_row + 1) * design.streams : 0),
-        packed_(design.carries ? own_packed_ : design.packed),
-        gathers_effects_(weighs && !design.carries && h.rows.batches.row_batch != nullptr),
+        gathers_effects_(weighs_entries(h) && h.rows.batches.row_batch != nullptr),
         effects_(design.label >= 0  ? design.batches
                  : gathers_effects_ ? capacity
-                                    : 0) {
-    const double* shared = design.packed;
-    if (design.carries)
-      std::copy_n(shared, (design.zero_row + 1) * design.streams, own_packed_ + 0);
-  }
+                                    : 0) {}
 
   void start_row(const Row& row) {
     row_ = row;
@@ -145,7 +130,6 @@ class RowBlocks {
     kept_ = first_zero_ + row.stored.count <= capacity;
     gathered_ = 0;
     dispersions_.start_row(row.number);
-    if (design_.carries) carry_effects();
     if (design_.label >= 0) {
       const double* effects = effects_of_row(h_.rows, row.number);
       for (int b = 0; b < design_.batches; ++b) effects_[b] = effects[b] * row.exposure;
@@ -170,7 +154,7 @@ class RowBlocks {
     double* X = X_ + here * design_.streams;
     const std::int32_t* indices = entries.indices + from;
     if (place >= gathered_ || !kept_) {
-      gather(design_, packed_, indices, n, entries.readable - from, X, block);
+      gather(design_, indices, n, entries.readable - from, X, block);
       gathered_ = place + n;
       if (gathers_effects_) gather_effects(indices, n, effects_ + here);
     }
@@ -210,22 +194,9 @@ class RowBlocks {
  private:
   static constexpr Index kKeptBytes = 1 << 19;  // well inside a second-level cache
 
-  // Writes the effects of the row's batch into the design of this thread, unless they are there:
-  // rows come batch by batch.
-  void carry_effects() {
-    const std::int32_t batch = h_.rows.batches.row_batch[row_.number];
-    if (batch == carried_) return;
+  void gather_effects(const std::int32_t* indices, int n, double* __restrict to) const {
     const double* effects = effects_of_row(h_.rows, row_.number);
-    double* to = own_packed_ + design_.exposure;
-    for (Index j = 0; j < h_.rows.n_columns; ++j, to += design_.streams) *to = effects[j];
-    carried_ = batch;
-  }
-
-  void gather_effects(const std::int32_t* indices, int n, double* to) const {
-    const double* effects = effects_of_row(h_.rows, row_.number);
-    int e = 0;
-    for (; e + kLanes <= n; e += kLanes) store(to + e, load_at(effects, load(indices + e)));
-    for (; e < n; ++e) to[e] = effects[indices[e]];
+    for (int e = 0; e < n; ++e) to[e] = effects[indices[e]];
     std::fill(to + n, to + round_up(n, kLanes), 0.0);
   }
 
@@ -238,65 +209,10 @@ class RowBlocks {
   Index gathered_ = 0;  // entries of the row gathered so far
   Index first_zero_ = 0;
   double quadratic_[3] = {};
-  Buffer own_packed_;                     // the design of this thread, with the effects of a batch
-  const double* packed_;                  // this one, or that of all threads
-  std::int32_t carried_ = -1;             // the batch of the effects in it
   bool gathers_effects_;                  // whether effects are gathered by themselves
   Buffer effects_;                        // batches of rows: of the entries of the kept blocks;
                                           // of columns: the exposure of every batch
   const double* effects_here_ = nullptr;  // of the block at hand
-};
-
-// Exact form: blocks of the transposed design.
-class ColumnBlocks {
- public:
-  ColumnBlocks(const HalfStep& h, const Design& design)
-      : rows_(h.rows), design_(design), dispersions_(h, design),
-        levels_(design.first.empty() ? 0 : design.columns / kLanes) {}
-
-  void start_row(const Row& row) {
-    row_ = row;
-    dispersions_.start_row(row.number);
-    for (int b = 0; !design_.first.empty() && b < design_.batches; ++b)
-      std::fill(levels_ + design_.first[b] / kLanes, levels_ + design_.first[b + 1] / kLanes,
-                row.exposure * effects_of_row(rows_, row.number)[b]);
-  }
-
-  // The block of columns from here on.
-  const double* columns(Index from) {
-    const double* X = design_.transposed + from;
-    const std::int32_t* batch = rows_.batches.row_batch;
-    exposure_here_ = batch != nullptr
-                         ? design_.exposures + batch[row_.number] * design_.padded + from
-                         : X + design_.exposure * design_.padded;
-    if (!design_.first.empty()) levels_here_ = levels_ + from / kLanes;
-    return X;
-  }
-
-  template <bool Dispersed, int U>
-  ALWAYS_INLINE void exposures(const double* X, int e, EntriesAt<U>& at) const {
-    EACH at.t[u] = splat(row_.exposure);
-    if (levels_here_ != nullptr) EACH at.t[u] = splat(levels_here_[e / kLanes + u]);
-    EACH at.t[u] *= load(exposure_here_ + e + u * kLanes);
-    if constexpr (Dispersed) dispersions_.fill<U>(X, design_.padded, e, at);
-  }
-
-  bool in_batches() const { return rows_.batches.any(); }
-  // The row's exposure, unless `times_effects` has multiplied by it.
-  double exposure() const { return levels_here_ != nullptr ? 1.0 : row_.exposure; }
-  template <int U>
-  ALWAYS_INLINE void times_effects(int e, Vec* weight) const {
-    if (levels_here_ != nullptr) EACH weight[u] *= splat(levels_here_[e / kLanes + u]);
-    if (rows_.batches.row_batch != nullptr) EACH weight[u] *= load(exposure_here_ + e + u * kLanes);
-  }
-
- private:
-  const Rows& rows_;
-  const Design& design_;
-  Dispersions dispersions_;
-  Row row_{};
-  Buffer levels_;  // batches of columns: the row's exposure in every vector of columns
-  const double *exposure_here_ = nullptr, *levels_here_ = nullptr;  // of the block at hand
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

@@ -32,63 +32,52 @@ constexpr int kUnroll = 4;  // independent vectors in flight, to hide the latenc
 // Entries handled together; every buffer is padded to a multiple of it
 constexpr int kStep = kLanes * kUnroll;
 
-// For what is called for every few entries: the compiler's own judgement leaves most of it as calls
-// through memory.
+// For what is called for every few entries, which compilers leave as calls through memory.
 #define ALWAYS_INLINE __attribute__((always_inline)) inline
+#define REPEAT(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < n; ++i)
+// Over U vectors at a time, one operation after the other: the latency of one chain is hidden
+// behind the others and every constant is loaded once.
+#define EACH REPEAT (u, U)
 
 typedef double Vec __attribute__((vector_size(8 * LOG1PNMF_LANES)));
 typedef std::int64_t VecI __attribute__((vector_size(8 * LOG1PNMF_LANES)));
-
-ALWAYS_INLINE Vec splat(double x) { return x - Vec{}; }
-ALWAYS_INLINE Vec load(const double* p) {
-  Vec v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-ALWAYS_INLINE void store(double* p, Vec v) { std::memcpy(p, &v, sizeof v); }
-
-// from[at[i]] of every lane i; compilers on their own load the lanes one by one.
+typedef std::uint64_t VecU __attribute__((vector_size(8 * LOG1PNMF_LANES)));
 typedef std::int32_t VecI32 __attribute__((vector_size(4 * LOG1PNMF_LANES)));
-ALWAYS_INLINE VecI32 load(const std::int32_t* p) {
-  VecI32 v;
+
+template <class V>
+ALWAYS_INLINE V load_as(const void* p) {
+  V v;
   std::memcpy(&v, p, sizeof v);
   return v;
 }
-ALWAYS_INLINE void store(std::int32_t* p, VecI32 v) { std::memcpy(p, &v, sizeof v); }
-#if LOG1PNMF_LANES == 8
+ALWAYS_INLINE Vec load(const double* p) { return load_as<Vec>(p); }
+ALWAYS_INLINE void store(double* p, Vec v) { std::memcpy(p, &v, sizeof v); }
+ALWAYS_INLINE Vec splat(double x) { return x - Vec{}; }
+
+// The lanes of two vectors in another order; those of b are counted after those of a.
+template <int... I>
+ALWAYS_INLINE Vec shuffle(Vec a, Vec b) {
+  return __builtin_shufflevector(a, b, I...);
+}
+
+// from[at[i]] of every lane i.
 ALWAYS_INLINE Vec load_at(const double* from, VecI32 at) {
+#if LOG1PNMF_LANES == 8  // compilers on their own load the lanes one by one
   return (Vec)_mm512_mask_i32gather_pd(_mm512_setzero_pd(), 0xff, (__m256i)at, from, 8);
-}
-ALWAYS_INLINE VecI32 load_at(const std::int32_t* from, VecI32 at) {
-  return (VecI32)_mm256_i32gather_epi32(from, (__m256i)at, 4);
-}
 #elif LOG1PNMF_LANES == 4
-ALWAYS_INLINE Vec load_at(const double* from, VecI32 at) {
   return Vec{from[at[0]], from[at[1]], from[at[2]], from[at[3]]};
-}
-ALWAYS_INLINE VecI32 load_at(const std::int32_t* from, VecI32 at) {
-  return VecI32{from[at[0]], from[at[1]], from[at[2]], from[at[3]]};
-}
 #else
-ALWAYS_INLINE Vec load_at(const double* from, VecI32 at) { return Vec{from[at[0]], from[at[1]]}; }
-ALWAYS_INLINE VecI32 load_at(const std::int32_t* from, VecI32 at) {
-  return VecI32{from[at[0]], from[at[1]]};
-}
+  return Vec{from[at[0]], from[at[1]]};
 #endif
+}
 
 // Integers in the place of doubles.
-ALWAYS_INLINE Index as_integer(const double* p) {
-  Index n;
-  std::memcpy(&n, p, sizeof n);
-  return n;
-}
+ALWAYS_INLINE Index as_integer(const double* p) { return load_as<Index>(p); }
 
 // Two floats in the place of each double; little-endian.
 ALWAYS_INLINE double as_pair(double first, double second) {
   const float both[] = {static_cast<float>(first), static_cast<float>(second)};
-  double pair;
-  std::memcpy(&pair, both, sizeof pair);
-  return pair;
+  return load_as<double>(both);
 }
 ALWAYS_INLINE void load_pairs(const double* p, Vec& first, Vec& second) {
 #if defined(__aarch64__)
@@ -96,118 +85,114 @@ ALWAYS_INLINE void load_pairs(const double* p, Vec& first, Vec& second) {
   first = (Vec)vcvt_f64_f32(vreinterpret_f32_u32(vmovn_u64(bits)));
   second = (Vec)vcvt_f64_f32(vreinterpret_f32_u32(vshrn_n_u64(bits, 32)));
 #else
-  typedef std::uint64_t VecU __attribute__((vector_size(8 * LOG1PNMF_LANES)));
   typedef float VecF __attribute__((vector_size(4 * LOG1PNMF_LANES)));
-  VecU bits;
-  std::memcpy(&bits, p, sizeof bits);
+  const auto bits = load_as<VecU>(p);
   first = __builtin_convertvector((VecF) __builtin_convertvector(bits, VecI32), Vec);
   second = __builtin_convertvector((VecF) __builtin_convertvector(bits >> 32, VecI32), Vec);
 #endif
 }
 
 // The entries of a table of n numbers at the integers of a vector; the table has room for a vector.
-ALWAYS_INLINE Vec look_up(const double* table, int n, const double* at) {
-  VecI which;
-  std::memcpy(&which, at, sizeof which);
+ALWAYS_INLINE Vec look_up(const double* table, [[maybe_unused]] int n, const double* at) {
+  const auto which = load_as<VecI>(at);
 #if LOG1PNMF_LANES == 8
   if (n <= kLanes)
     return (Vec)_mm512_maskz_permutexvar_pd(0xff, (__m512i)which, (__m512d)load(table));
 #endif
-  (void)n;
   return load_at(table, __builtin_convertvector(which, VecI32));
 }
 
 #if LOG1PNMF_LANES == 8
 // Adds every lane of v to that vector of sums which the integers say; each is below kLanes.
 ALWAYS_INLINE void add_by_label(Vec v, const double* labels, Vec* sums) {
-  VecI which;
-  std::memcpy(&which, labels, sizeof which);
-#pragma GCC unroll 8
-  for (int b = 0; b < kLanes; ++b)
+  const auto which = (__m512i)load_as<VecI>(labels);
+  REPEAT (b, kLanes)
     sums[b] = (Vec)_mm512_mask_add_pd((__m512d)sums[b],
-                                      _mm512_cmpeq_epi64_mask((__m512i)which, _mm512_set1_epi64(b)),
+                                      _mm512_cmpeq_epi64_mask(which, _mm512_set1_epi64(b)),
                                       (__m512d)sums[b], (__m512d)v);
 }
 #endif
 
-// Arm's vector division takes 14 cycles; an estimate and three Newton steps, each doubling its
-// bits, take 4.
-#if defined(__aarch64__)
-ALWAYS_INLINE Vec vmin(Vec a, Vec b) { return (Vec)vminq_f64((float64x2_t)a, (float64x2_t)b); }
-ALWAYS_INLINE Vec vmax(Vec a, Vec b) { return (Vec)vmaxq_f64((float64x2_t)a, (float64x2_t)b); }
-template <int U>
-ALWAYS_INLINE void reciprocals(Vec* x) {
-  float64x2_t r[U], correction[U];
-#pragma GCC unroll 8
-  for (int u = 0; u < U; ++u) r[u] = vrecpeq_f64((float64x2_t)x[u]);
-#pragma GCC unroll 3
-  for (int i = 0; i < 3; ++i) {
-#pragma GCC unroll 8
-    for (int u = 0; u < U; ++u) correction[u] = vrecpsq_f64((float64x2_t)x[u], r[u]);
-#pragma GCC unroll 8
-    for (int u = 0; u < U; ++u) r[u] = vmulq_f64(r[u], correction[u]);
-  }
-#pragma GCC unroll 8
-  for (int u = 0; u < U; ++u) x[u] = (Vec)r[u];
-}
-#else
 // One instruction each; compilers make a comparison and a blend of a < b ? a : b.
-#if LOG1PNMF_LANES == 8
-ALWAYS_INLINE Vec vmin(Vec a, Vec b) {
-  return (Vec)_mm512_maskz_min_pd(0xff, (__m512d)a, (__m512d)b);
-}
-ALWAYS_INLINE Vec vmax(Vec a, Vec b) {
-  return (Vec)_mm512_maskz_max_pd(0xff, (__m512d)a, (__m512d)b);
-}
+#if defined(__aarch64__)
+#define LOG1PNMF_EXTREME(which, sign) (Vec) v##which##q_f64((float64x2_t)a, (float64x2_t)b)
+#elif LOG1PNMF_LANES == 8
+#define LOG1PNMF_EXTREME(which, sign) (Vec) _mm512_maskz_##which##_pd(0xff, (__m512d)a, (__m512d)b)
 #elif LOG1PNMF_LANES == 4
-ALWAYS_INLINE Vec vmin(Vec a, Vec b) { return (Vec)_mm256_min_pd((__m256d)a, (__m256d)b); }
-ALWAYS_INLINE Vec vmax(Vec a, Vec b) { return (Vec)_mm256_max_pd((__m256d)a, (__m256d)b); }
+#define LOG1PNMF_EXTREME(which, sign) (Vec) _mm256_##which##_pd((__m256d)a, (__m256d)b)
 #else
-ALWAYS_INLINE Vec vmin(Vec a, Vec b) { return a < b ? a : b; }
-ALWAYS_INLINE Vec vmax(Vec a, Vec b) { return a > b ? a : b; }
+#define LOG1PNMF_EXTREME(which, sign) a sign b ? a : b
 #endif
+ALWAYS_INLINE Vec vmin(Vec a, Vec b) { return LOG1PNMF_EXTREME(min, <); }
+ALWAYS_INLINE Vec vmax(Vec a, Vec b) { return LOG1PNMF_EXTREME(max, >); }
+
 template <int U>
 ALWAYS_INLINE void reciprocals(Vec* x) {
-#pragma GCC unroll 8
-  for (int u = 0; u < U; ++u) x[u] = 1.0 / x[u];
-}
-#endif
-
-ALWAYS_INLINE double horizontal_sum(Vec v) {
-#if LOG1PNMF_LANES == 8
-  const auto four =
-      __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
-  const auto two =
-      __builtin_shufflevector(four, four, 0, 1) + __builtin_shufflevector(four, four, 2, 3);
-#elif LOG1PNMF_LANES == 4
-  const auto two = __builtin_shufflevector(v, v, 0, 1) + __builtin_shufflevector(v, v, 2, 3);
+#if defined(__aarch64__)  // division takes 14 cycles; an estimate and three Newton steps take 4
+  float64x2_t r[U], correction[U];
+  EACH r[u] = vrecpeq_f64((float64x2_t)x[u]);
+  REPEAT (i, 3) {
+    EACH correction[u] = vrecpsq_f64((float64x2_t)x[u], r[u]);
+    EACH r[u] = vmulq_f64(r[u], correction[u]);
+  }
+  EACH x[u] = (Vec)r[u];
 #else
-  const auto two = v;
+  EACH x[u] = 1.0 / x[u];
 #endif
-  return two[0] + two[1];
 }
+
+// Lanes by halves: i with i + 4, then with i + 2, then with i + 1.
+template <class F>
+ALWAYS_INLINE double fold(Vec v, const F& f) {
+#if LOG1PNMF_LANES == 8
+  v = f(v, shuffle<4, 5, 6, 7, 0, 1, 2, 3>(v, v));
+  v = f(v, shuffle<2, 3, 0, 1, 6, 7, 4, 5>(v, v));
+#elif LOG1PNMF_LANES == 4
+  v = f(v, shuffle<2, 3, 0, 1>(v, v));
+#endif
+  return f(v, splat(v[1]))[0];
+}
+ALWAYS_INLINE double horizontal_sum(Vec v) {
+  return fold(v, [](Vec a, Vec b) { return a + b; });
+}
+ALWAYS_INLINE double largest_lane(Vec v) {
+  return fold(v, [](Vec a, Vec b) { return vmax(a, b); });
+}
+
+// Every other lane, or pair of lanes, of two vectors in turns: what transposes four vectors.
+#if LOG1PNMF_LANES == 8
+ALWAYS_INLINE Vec even_lanes(Vec a, Vec b) { return shuffle<0, 8, 2, 10, 4, 12, 6, 14>(a, b); }
+ALWAYS_INLINE Vec odd_lanes(Vec a, Vec b) { return shuffle<1, 9, 3, 11, 5, 13, 7, 15>(a, b); }
+ALWAYS_INLINE Vec even_pairs(Vec a, Vec b) { return shuffle<0, 1, 8, 9, 4, 5, 12, 13>(a, b); }
+ALWAYS_INLINE Vec odd_pairs(Vec a, Vec b) { return shuffle<2, 3, 10, 11, 6, 7, 14, 15>(a, b); }
+#elif LOG1PNMF_LANES == 4
+ALWAYS_INLINE Vec even_lanes(Vec a, Vec b) { return shuffle<0, 4, 2, 6>(a, b); }
+ALWAYS_INLINE Vec odd_lanes(Vec a, Vec b) { return shuffle<1, 5, 3, 7>(a, b); }
+ALWAYS_INLINE Vec even_pairs(Vec a, Vec b) { return shuffle<0, 1, 4, 5>(a, b); }
+ALWAYS_INLINE Vec odd_pairs(Vec a, Vec b) { return shuffle<2, 3, 6, 7>(a, b); }
+#else
+ALWAYS_INLINE Vec even_lanes(Vec a, Vec b) { return shuffle<0, 2>(a, b); }
+ALWAYS_INLINE Vec odd_lanes(Vec a, Vec b) { return shuffle<1, 3>(a, b); }
+#endif
 
 // Of kLanes vectors, one after the other.
 ALWAYS_INLINE Vec horizontal_sums(const double* from) {
 #if LOG1PNMF_LANES == 8
   Vec two[4], four[2];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
+  REPEAT (i, 4) {
     const Vec a = load(from + 2 * i * kLanes), b = load(from + (2 * i + 1) * kLanes);
-    two[i] = __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14) +
-             __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
+    two[i] = even_lanes(a, b) + odd_lanes(a, b);
   }
-#pragma GCC unroll 2
-  for (int i = 0; i < 2; ++i)
-    four[i] = __builtin_shufflevector(two[2 * i], two[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
-              __builtin_shufflevector(two[2 * i], two[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
-  return __builtin_shufflevector(four[0], four[1], 0, 1, 2, 3, 8, 9, 10, 11) +
-         __builtin_shufflevector(four[0], four[1], 4, 5, 6, 7, 12, 13, 14, 15);
-#elif defined(__aarch64__)
-  return (Vec)vpaddq_f64((float64x2_t)load(from), (float64x2_t)load(from + kLanes));
+  REPEAT (i, 2)
+    four[i] = even_pairs(two[2 * i], two[2 * i + 1]) + odd_pairs(two[2 * i], two[2 * i + 1]);
+  return shuffle<0, 1, 2, 3, 8, 9, 10, 11>(four[0], four[1]) +
+         shuffle<4, 5, 6, 7, 12, 13, 14, 15>(four[0], four[1]);
+#elif LOG1PNMF_LANES == 2
+  const Vec a = load(from), b = load(from + kLanes);
+  return even_lanes(a, b) + odd_lanes(a, b);
 #else
   double sums[kLanes];
-  for (int i = 0; i < kLanes; ++i) sums[i] = horizontal_sum(load(from + i * kLanes));
+  REPEAT (i, kLanes) sums[i] = horizontal_sum(load(from + i * kLanes));
   return load(sums);
 #endif
 }
@@ -240,27 +225,10 @@ ALWAYS_INLINE std::int32_t* put_lanes(unsigned bits, std::int32_t first, std::in
 #endif
 }
 
-ALWAYS_INLINE double largest_lane(Vec v) {
-#if LOG1PNMF_LANES == 8
-  v = vmax(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
-  v = vmax(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5));
-  return vmax(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6))[0];
-#elif LOG1PNMF_LANES == 4
-  v = vmax(v, __builtin_shufflevector(v, v, 2, 3, 0, 1));
-  return vmax(v, __builtin_shufflevector(v, v, 1, 0, 3, 2))[0];
-#else
-  return v[0] > v[1] ? v[0] : v[1];
-#endif
-}
-
 // Beyond it exp is held constant: e^500 leaves room for sums of squares
 constexpr double kLargestEta = 500.0;
 // The least eta under a positive count; 1/em^2 stays finite
 constexpr double kSmallestEta = 1e-100;
-
-// Both functions work on U vectors at a time, one operation after the other over all of them: the
-// latency of one chain is hidden behind the others and every constant is loaded once.
-#define EACH _Pragma("GCC unroll 8") for (int u = 0; u < U; ++u)
 
 // expm1 for 0 <= x <= kLargestEta, relative error below 4e-16. x = k ln2 + r, expm1(x) = 2^k
 // expm1(r) + (2^k - 1). Small: no x is above kSmallArgument, so that k is 0; the bits are the same.
@@ -279,14 +247,12 @@ ALWAYS_INLINE void expm1(const Vec* x, Vec* result) {
   else {
     EACH shifted[u] = x[u] * 1.4426950408889634 + kMagic;
     EACH q[u] = shifted[u] - kMagic;
-    EACH r[u] =
-        x[u] -
-        q[u] * 6.93147180369123816490e-01;  // ln2 split so that k times the high part is exact
+    // ln2 in two parts, so that k times the high one is exact
+    EACH r[u] = x[u] - q[u] * 6.93147180369123816490e-01;
     EACH r[u] = r[u] - q[u] * 1.90821492927058770002e-10;
   }
   EACH q[u] = splat(2.5100385495510319078e-8);
-#pragma GCC unroll 9
-  for (int i = 0; i < 9; ++i) EACH q[u] = q[u] * r[u] + kQ[i];
+  REPEAT (i, 9) EACH q[u] = q[u] * r[u] + kQ[i];
   EACH q[u] = (r[u] * r[u]) * q[u] + r[u];
   if constexpr (Small) EACH result[u] = q[u];
   else {
@@ -304,7 +270,6 @@ ALWAYS_INLINE void log_and_reciprocal(const Vec* x, Vec* log, Vec* reciprocal) {
   constexpr double kP[] = {0.18140185202493246359, 0.22222862476849540619, 0.28571424136516348361,
                            0.40000000011212199523, 0.66666666666662080436};
   // Values are positive, so the shift may be logical; AVX2 has no arithmetic one.
-  typedef std::uint64_t VecU __attribute__((vector_size(8 * LOG1PNMF_LANES)));
   VecI biased[U];
   Vec m[U], inverse[U], exponent[U], s[U], z[U], p[U];
   EACH biased[u] = (VecI)((VecU)((VecI)x[u] + (kOne - kSqrtHalf)) >> 52);
@@ -317,8 +282,7 @@ ALWAYS_INLINE void log_and_reciprocal(const Vec* x, Vec* log, Vec* reciprocal) {
   EACH s[u] = (m[u] - 1.0) * (inverse[u] * x[u]);
   EACH z[u] = s[u] * s[u];
   EACH p[u] = splat(0.16621947090177399488);
-#pragma GCC unroll 5
-  for (int i = 0; i < 5; ++i) EACH p[u] = p[u] * z[u] + kP[i];
+  REPEAT (i, 5) EACH p[u] = p[u] * z[u] + kP[i];
   EACH p[u] = (s[u] * z[u]) * p[u] + exponent[u] * 1.90821492927058770002e-10;
   EACH log[u] = exponent[u] * 6.93147180369123816490e-01 + (s[u] * 2.0 + p[u]);
 }
@@ -340,7 +304,10 @@ class Buffer {
   explicit Buffer(Index count = 0) : data_(allocate(count)) {}
   ~Buffer() { ::operator delete(data_, std::align_val_t(64)); }
   Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
+  Buffer& operator=(Buffer&& other) noexcept {
+    swap(*this, other);
+    return *this;
+  }
   operator double*() const { return data_; }
   friend void swap(Buffer& a, Buffer& b) noexcept { std::swap(a.data_, b.data_); }
 

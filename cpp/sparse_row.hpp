@@ -27,6 +27,15 @@ struct RowSums {
     for (int u = 1; u < kUnroll; ++u) sum += part[u];
     loss += sum;
   }
+  // Terms of U vectors of entries of the block at hand; their loss is added to `part`.
+  template <Level L, bool WithLoss, int U>
+  ALWAYS_INLINE void put(int e, const ZeroTerms<U>& terms, Vec* part) {
+    EACH {
+      if constexpr (WithLoss) part[u] += terms.loss[u];
+      if constexpr (L != Level::loss) store(residual + e + u * kLanes, terms.residual[u]);
+      if constexpr (L == Level::hessian) store(weight + e + u * kLanes, terms.weight[u]);
+    }
+  }
   template <Level L>
   void add_block(const double* X, Index stride, int padded) {
     if constexpr (L == Level::gradient) derivatives.add_gradient(X, stride, padded, residual);
@@ -72,9 +81,8 @@ class SparseRow {
   Means means;
 
   SparseRow(const HalfStep& h, const Design& design)
-      : blocks(h, design, h.model.exact_zeros ? Noise::kDispersed : !kIsExact),
-        means(keeps_means(h) ? blocks.capacity : blocks.block,
-              keeps_means(h) ? blocks.capacity : blocks.block),
+      : blocks(h, design), means(keeps_means(h) ? blocks.capacity : blocks.block,
+                                 keeps_means(h) ? blocks.capacity : blocks.block),
         rows_(h.rows), keeps_means_(keeps_means(h)), y_(blocks.block), slope_(blocks.capacity) {}
 
   void start_row(const Row& row) {
@@ -188,15 +196,9 @@ class SparseRow {
         c.weight[u] += z.weight[u];
       }
     }
-    EACH {
-      const int to = e + u * kLanes;
-      if constexpr (WithLoss) loss[u] += c.loss[u];
-      if constexpr (L != Level::loss) store(sums.residual + to, c.residual[u]);
-      if constexpr (L == Level::hessian) {
-        store(sums.weight + to, c.weight[u]);
-        store(slope + to, Link::relative_slope(c.inverse[u]));
-      }
-    }
+    sums.template put<L, WithLoss, U>(e, c, loss);
+    if constexpr (L == Level::hessian)
+      EACH store(slope + e + u * kLanes, Link::relative_slope(c.inverse[u]));
   }
 
   // Poisson: no logarithm, no division.
@@ -207,10 +209,10 @@ class SparseRow {
     linear_predictor<U>(blocks.K, X, blocks.block, e, b, at.eta);
     EACH at.eta[u] = Link::clamp_eta(at.eta[u]);
     Link::template mean_part<U>(at.eta, at.em);
-    if constexpr (!Noise::kDispersed) EACH {
-        store(em_ + e + u * kLanes, at.em[u]);
-        store(eta_ + e + u * kLanes, at.eta[u]);
-      }
+    if constexpr (!Noise::kDispersed) {
+      EACH store(em_ + e + u * kLanes, at.em[u]);
+      EACH store(eta_ + e + u * kLanes, at.eta[u]);
+    }
     blocks.exposures<Noise::kDispersed, U>(X, e, at);
     blocks.quadratics<Link, Noise::kDispersed, U>(X, e, at);
     ZeroTerms<U> z;
@@ -218,11 +220,7 @@ class SparseRow {
     Noise::template zero_terms<Link, U>(at, z);
     less_quadratic<Link, Noise::kDispersed, U>(at, z);
     if constexpr (Noise::kDispersed) concave.add<U>(at);
-    EACH {
-      if constexpr (WithLoss) loss[u] += z.loss[u];
-      if constexpr (L != Level::loss) store(sums.residual + e + u * kLanes, z.residual[u]);
-      if constexpr (L == Level::hessian) store(sums.weight + e + u * kLanes, z.weight[u]);
-    }
+    sums.template put<L, WithLoss, U>(e, z, loss);
   }
 
   void add_concave_gradient(const Entries& entries, Index place, const double* b, double by_C,

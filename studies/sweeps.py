@@ -15,7 +15,7 @@ import warnings
 from benchmarks.measuring import Clock
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.analysis.sweep import fits_along
+from log1pnmf.analysis.stability import fits_along
 from log1pnmf.datasets import pancreas
 
 SHIFTS = (0.01, 0.1, 1.0, 10.0, 100.0, math.inf)

@@ -27,7 +27,7 @@ LAZY = {
     "select": "log1pnmf.analysis.select:select",
     "shares": "log1pnmf.analysis.metrics:shares",
     "simulate": "log1pnmf.model.simulate",
-    "sweep": "log1pnmf.analysis.sweep:sweep",
+    "sweep": "log1pnmf.analysis.stability:sweep",
     "tl": "log1pnmf.tl",
 }
 

@@ -6,7 +6,7 @@ from sklearn import config_context
 from sklearn.model_selection import cross_validate
 
 from log1pnmf import Log1pNMF, select
-from log1pnmf.analysis.sweep import sweep
+from log1pnmf.analysis.stability import sweep
 from log1pnmf.model.simulate import Simulation, simulate
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

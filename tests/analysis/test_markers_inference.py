@@ -1,21 +1,33 @@
 """Tests of effects: the regressions of features, their errors, and how often they are wrong."""
 
+import warnings
+from dataclasses import replace
+
+import mpmath
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from scipy.special import xlogy
-from scipy.stats import nbinom
-from tests.analysis.simulated_markers import FACTOR, Case, calibrate, draw, simulate
+from scipy.stats import nbinom, poisson
+from scipy.stats import t as student
+from tests.analysis.simulated_markers import FACTOR, Case, calibrate, draw, shares, simulate
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.analysis.marker_tests import EstimatedLoadings, infer, regress
-from log1pnmf.analysis.markers import markers
+from log1pnmf.analysis.marker_tests import (
+    EstimatedLoadings,
+    _means,
+    estimate_loadings,
+    infer,
+    infer_from_fit,
+    regress,
+    shrink,
+)
+from log1pnmf.analysis.markers import LEAST_RELIABLE, markers
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.features import select_features
+from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.ranking import stand_ins
 from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
 from log1pnmf.model.problem import Problem
-
-LINKS = [0.01, 1.0, 100.0, np.inf]
 
 
 def regressions(case, seed=0, noise=POISSON):
@@ -25,49 +37,30 @@ def regressions(case, seed=0, noise=POISSON):
     return problem, loadings, truth, regress(problem, loadings, truth, 1), counts
 
 
-def inferred(problem, loadings, coefficients, *, errors, around=None):
-    """Inference with known loadings."""
-    known = EstimatedLoadings.known(loadings, len(coefficients))
-    around = stand_ins(loadings, problem.size_factors) if around is None else around
-    return infer(problem, known, coefficients, around, errors=errors)
+def inferred(counts, loadings, c, start, *, errors, sizes=None, around=None):
+    """Coefficients, and inference with known loadings."""
+    sizes = np.ones(len(counts)) if sizes is None else sizes
+    problem = Problem(Counts.from_any(counts), sizes, ShiftedLog(c))
+    best = regress(problem, loadings, np.broadcast_to(start, (counts.shape[1], loadings.shape[1])).copy(), 1)
+    around = stand_ins(loadings, sizes) if around is None else around
+    return best, infer(problem, EstimatedLoadings.known(loadings, len(best)), best, around, errors=errors)
 
 
-def loss_of(problem, loadings, y, b):
-    """Loss of one feature in plain words, without what does not depend on its coefficients."""
-    link = problem.link
-    t, eta = link.exposure_scale * problem.size_factors, loadings @ b
-    em = eta if link.is_identity else np.expm1(eta)
-    return (t * em - xlogy(y, em)).sum()
-
-
-@pytest.mark.parametrize("c", LINKS)
-def test_regressions_are_at_their_maximum(c):
-    """A general optimiser with bounds finds no better coefficients."""
-    problem, loadings, truth, best, counts = regressions(Case("", c, n_samples=40, n_features=6))
-    for j in range(6):
-
-        def loss(b, j=j):
-            return loss_of(problem, loadings, counts[:, j], b)
-
-        full = minimize(loss, np.maximum(truth[j], 1e-3), bounds=[(1e-12, None)] * 3, tol=1e-12)
-        assert loss(best[j]) <= full.fun + 1e-6
-
-
-@pytest.mark.parametrize("c", [1.0, np.inf])
-def test_regressions_with_negative_binomial_noise(c):
-    """At the maximum of scipy's likelihood."""
-    case, phi = Case("", c, n_samples=40, n_features=5, overdispersion=0.5), np.linspace(0.2, 1.0, 5)
-    problem, loadings, truth, best, counts = regressions(case, noise=NegativeBinomial(phi))
-    link, sizes = problem.link, problem.size_factors
+@pytest.mark.parametrize(("c", "phi"), [(0.01, 0.0), (1.0, 0.0), (np.inf, 0.0), (1.0, 0.5), (np.inf, 0.5)])
+def test_regressions_are_at_their_maximum(c, phi):
+    """A general optimiser with bounds finds no better coefficients, with scipy's likelihoods."""
+    noise = NegativeBinomial(np.full(5, phi)) if phi else POISSON
+    case = Case("", c, n_samples=40, n_features=5, overdispersion=phi)
+    problem, loadings, truth, best, counts = regressions(case, noise=noise)
     for j in range(5):
 
-        def loss(b, j=j):
-            mean = np.maximum(sizes * link.mean(loadings @ b), 1e-300)
-            return -nbinom.logpmf(counts[:, j], 1.0 / phi[j], 1.0 / (1.0 + phi[j] * mean))
+        def loss(b, y=counts[:, j]):
+            mean = np.maximum(problem.size_factors * problem.link.mean(loadings @ b), 1e-300)
+            logs = nbinom.logpmf(y, 1.0 / phi, 1.0 / (1.0 + phi * mean)) if phi else poisson.logpmf(y, mean)
+            return -logs.sum()
 
-        start = np.maximum(truth[j], 1e-3)
-        other = minimize(lambda b: loss(b).sum(), start, bounds=[(1e-12, None)] * 3, tol=1e-12)
-        assert loss(best[j]).sum() <= other.fun + 1e-5
+        other = minimize(loss, np.maximum(truth[j], 1e-3), bounds=[(1e-12, None)] * 3, tol=1e-12)
+        assert loss(best[j]) <= other.fun + 1e-5
 
 
 def test_a_count_that_no_other_factor_explains():
@@ -75,10 +68,8 @@ def test_a_count_that_no_other_factor_explains():
     loadings = np.array([[1.0, 0.0]] * 10 + [[0.0, 1.0]] * 10)
     counts = np.zeros((20, 3))
     counts[0, 0], counts[:10, 1], counts[:, 2] = 1, 8, 3
-    problem = Problem(Counts.from_any(counts), np.ones(20), ShiftedLog(np.inf))
-    best = regress(problem, loadings, np.full((3, 2), 0.1), 1)
     around = stand_ins(loadings + 1e-6, np.ones(20))
-    inference = inferred(problem, loadings, best, errors="model", around=around)
+    _, inference = inferred(counts, loadings, np.inf, 0.1, errors="model", around=around)
     np.testing.assert_allclose(inference.effect[:, 0], [0.1, 8.0, 0.0], atol=1e-4)
     np.testing.assert_allclose(inference.error[:, 0], [0.1, np.sqrt(0.8), np.sqrt(0.6)], rtol=1e-4)
     roots = np.sqrt(2.0 * counts.sum(axis=0)[:2] * np.log(2.0))  # of the likelihood ratios
@@ -92,9 +83,7 @@ def test_chance_zeros_outside_the_factor_do_not_make_a_marker():
     loadings[:20, 1] = 0.0
     counts = np.zeros((520, 1))
     counts[20:45, 0] = 1.0  # rate 0.05: zero counts in 20 samples have probability exp(-1)
-    problem = Problem(Counts.from_any(counts), np.ones(520), ShiftedLog(1.0))
-    coefficients = regress(problem, loadings, np.full((1, 2), 0.02), 1)
-    inference = inferred(problem, loadings, coefficients, errors="model")
+    _, inference = inferred(counts, loadings, 1.0, 0.02, errors="model")
     assert 1.0 < inference.z[0, 1] < 1.6
     assert inference.error[0, 1] < 0.011
 
@@ -130,10 +119,8 @@ def test_a_large_change_is_found_though_the_counts_vary_much():
     rng, n_features = np.random.default_rng(0), 100
     loadings = np.column_stack([np.ones(40), np.arange(40) >= 20]).astype(float)
     means = np.where(loadings[:, 1:] > 0.0, 200.0 * rng.gamma(1.0, 1.0, (40, n_features)), 7.0)
-    problem = Problem(Counts.from_any(rng.poisson(means)), np.ones(40), ShiftedLog(1.0))
-    coefficients = regress(problem, loadings, np.ones((n_features, 2)), 1)
-    z = inferred(problem, loadings, coefficients, errors="sandwich").z[:, 1]
-    assert z.min() > 4.0
+    _, inference = inferred(rng.poisson(means), loadings, 1.0, 1.0, errors="sandwich")
+    assert inference.z[:, 1].min() > 4.0
 
 
 def test_halves_of_negative_binomial_counts_are_independent():
@@ -195,10 +182,9 @@ def test_errors_are_those_of_repeated_experiments():
     link, rng = ShiftedLog(1.0), np.random.default_rng(3)
     _, loadings, factors, sizes, _ = simulate(Case("", 1.0, n_features=3), 0)
     means = np.repeat(sizes[:, None] * link.inverse(loadings @ factors[2:].T), 400, axis=1)
-    problem = Problem(Counts.from_any(rng.poisson(means)), sizes, link)
-    coefficients = regress(problem, loadings, np.repeat(factors[2:], 400, axis=0), 1)
+    counts = rng.poisson(means)
     for errors in ("model", "sandwich"):
-        stated = inferred(problem, loadings, coefficients, errors=errors)
+        _, stated = inferred(counts, loadings, 1.0, factors[2:], errors=errors, sizes=sizes)
         spread = stated.effect[:, FACTOR].std()
         np.testing.assert_allclose(np.median(stated.error[:, FACTOR]), spread, rtol=0.12)
 
@@ -206,11 +192,150 @@ def test_errors_are_those_of_repeated_experiments():
 def test_a_constant_feature_has_no_effect_though_the_baseline_falls():
     """Its coefficient is positive, to make up for the baseline; its effect is not."""
     loadings = np.array([[1.0, 0.0]] * 50 + [[0.6, 1.0]] * 50)
-    rate, link = 30.0, ShiftedLog(1.0)
-    counts = np.random.default_rng(0).poisson(rate, (100, 200))
-    problem = Problem(Counts.from_any(counts), np.ones(100), link)
-    coefficients = regress(problem, loadings, np.full((200, 2), 1.0), 1)
-    inference = inferred(problem, loadings, coefficients, errors="sandwich")
+    counts = np.random.default_rng(0).poisson(30.0, (100, 200))
+    coefficients, inference = inferred(counts, loadings, 1.0, 1.0, errors="sandwich")
     assert (coefficients[:, 1] > 0.5).all()
     assert abs(np.mean(inference.effect[:, 1])) < 0.01
     assert 0.8 < np.std(inference.z[:, 1]) < 1.2
+
+
+def test_shrinkage():
+    rng = np.random.default_rng(1)
+    effects = np.where(rng.random(5000) < 0.7, 0.0, np.abs(3.0 * rng.standard_normal(5000)))
+    errors = rng.uniform(0.3, 2.0, 5000)
+    x = effects + errors * rng.standard_normal(5000)
+    found = shrink(x, errors)
+    assert 0.5 < found.null_share < 0.85
+    assert np.mean((found.effect - effects) ** 2) < 0.7 * np.mean((np.maximum(x, 0.0) - effects) ** 2)
+    for low, high in ((0.0, 0.05), (0.1, 0.4), (0.6, 0.9)):  # it says how often it is wrong
+        chosen = (found.false_sign_rate >= low) & (found.false_sign_rate < high)
+        stated, actual = found.false_sign_rate[chosen].mean(), (effects[chosen] == 0.0).mean()
+        assert actual <= stated + 0.06
+    # An estimate of which nothing is known is the prior.
+    unknown = shrink(np.append(x, 0.0), np.append(errors, np.inf))
+    assert unknown.null_share <= unknown.false_sign_rate[-1] < unknown.null_share + 0.1
+
+
+def test_shrinkage_without_any_effect():
+    rng = np.random.default_rng(2)
+    found = shrink(rng.standard_normal(2000), np.ones(2000))
+    assert found.null_share > 0.8
+    assert (found.false_sign_rate < 0.05).mean() < 0.001
+
+
+@pytest.mark.parametrize("x", [-1e12, -1e5, -40.0, -1.0, 0.0, 2.0, 50.0, 1e9])
+def test_posterior_means_at_any_distance_from_zero(x):
+    """Against the integral, in many digits; also where density and distribution function both underflow."""
+    with mpmath.workdps(60):
+        s, width = mpmath.mpf("0.02"), mpmath.mpf(3)
+        variance = 1 / (1 / s**2 + 1 / width**2)
+        centre, spread = variance * mpmath.mpf(x) / s**2, mpmath.sqrt(variance)
+        a = centre / spread
+        hazard = mpmath.npdf(a) / mpmath.ncdf(a) if a > -1e3 else -a - 1 / a + 2 / a**3
+        expected = float(centre + spread * hazard)
+    found = _means(np.array([x]), np.array([0.02]), np.array([3.0]))[0, 0]
+    assert found == pytest.approx(expected, rel=2e-8)
+
+
+# ---------- loadings that are estimated from the same counts
+
+GOOD = Case("", 1.0, n_samples=300, n_features=300, overdispersion=0.5)
+UNCERTAIN = Case("", np.inf, n_samples=300, n_features=150, overdispersion=0.5, correlation=0.7)
+BAD = Case("", np.inf, n_samples=300, n_features=200, overdispersion=1.5, correlation=0.8)
+
+
+def estimated(case, seed=0):
+    """Loadings from the counts, with the true factors and dispersions: a fit, its counts, and the truth."""
+    _, loadings, factors, sizes, kind = simulate(case, seed)
+    means = sizes[:, None] * ShiftedLog(case.c).inverse(loadings @ factors.T)
+    counts = draw(means, case.overdispersion, np.random.default_rng(seed))
+    phi = np.full(case.n_features, case.overdispersion)
+    given = {"noise": "nb", "dispersion": phi, "init": (loadings, factors), "size_factors": sizes}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = fit_log1p_nmf(counts, 3, c=case.c, max_iter=1, n_jobs=1, **given)
+    fit = replace(fit, loadings=loadings, factors=factors, dispersion=phi)
+    found = np.ascontiguousarray(project(fit, counts, sizes, prior=0, n_jobs=1).loadings)
+    problem = Problem(Counts.from_any(counts), sizes, fit.link, noise=fit.noise)
+    return replace(fit, loadings=found), problem, loadings, kind
+
+
+@pytest.mark.parametrize("errors", ["model", "sandwich"])
+@pytest.mark.parametrize("c", [1.0, np.inf])
+def test_loadings_without_bounds_have_the_errors_stated(c, errors):
+    """Right on average, though two fifths of the true loadings are zero, and as uncertain as they say."""
+    fit, problem, truth, _ = estimated(Case("", c, overdispersion=0.5))
+    found = estimate_loadings(fit, problem, fit.loadings, errors=errors, own=True)
+    off = found.values - truth
+    spread = off.std(axis=0)
+    assert (np.abs(off.mean(axis=0)) < 0.3 * spread).all()
+    assert (fit.loadings - truth)[truth == 0.0].mean() > 2.0 * abs(off[truth == 0.0].mean())
+    np.testing.assert_allclose(found.covariance.mean(axis=0).diagonal(), spread**2, rtol=0.2)
+    true = truth.T @ (problem.size_factors[:, None] * truth)
+    seen = found.values.T @ (problem.size_factors[:, None] * found.values)
+    without = seen - found.excess(problem.size_factors)
+    assert np.abs(without - true).max() < 0.1 * true.max()
+
+
+@pytest.mark.parametrize("c", [1.0, np.inf])
+def test_loadings_without_a_feature_are_those_of_the_others(c):
+    """One step takes the counts of a feature out of the loadings, as if they had never been there."""
+    fit, problem, _, _ = estimated(Case("", c, n_samples=100, n_features=60, overdispersion=0.3))
+    found = estimate_loadings(fit, problem, fit.loadings, errors="model", own=True)
+    j = 45
+    y, t = problem.counts.by_column.to_dense(slice(j, j + 1)).T, found.factors[j]
+    exposure = fit.link.exposure_scale * problem.size_factors[:, None]
+    moved = found.own_part(y, exposure, fit.link, fit.noise.of_features([j]), slice(j, j + 1))
+    step = moved * np.einsum("ikl,l->ik", found.inverse, t)
+    kept = np.delete(np.arange(60), j)
+    part = replace(fit, factors=fit.factors[kept], dispersion=fit.dispersion[kept], feature_names=None)
+    counts = select_features(problem.counts, kept)
+    loadings = project(part, counts, problem.size_factors, prior=0, n_jobs=1).loadings
+    without = Problem(counts, problem.size_factors, fit.link, noise=part.noise)
+    others = estimate_loadings(part, without, loadings, errors="model", own=True)
+    difference = others.values - found.values
+    assert np.corrcoef(step.ravel(), difference.ravel())[0, 1] > 0.98
+    assert np.abs(step - difference).mean() < 0.2 * np.abs(difference).mean()
+
+
+def test_effects_are_not_too_small_because_of_errors_in_the_loadings():
+    """Without their errors uncertain loadings give effects that are too small; with them they do not."""
+    sums = np.zeros(3)
+    for seed in range(3):
+        fit, problem, truth, kind = estimated(UNCERTAIN, seed)
+        found = estimate_loadings(fit, problem, fit.loadings, errors="model", own=True)
+        certain = replace(found, covariance=np.zeros_like(found.covariance))
+        around = stand_ins(truth, problem.size_factors)
+        for number, loadings in enumerate((EstimatedLoadings.known(truth, len(kind)), certain, found)):
+            best = regress(problem, np.ascontiguousarray(loadings.bounded), fit.factors / fit.link.alpha, 1)
+            inference = infer(problem, loadings, best, around, errors="model")
+            sums[number] += inference.effect[kind == FACTOR, FACTOR].mean()
+    assert sums[1] < 0.9 * sums[0]
+    assert sums[2] == pytest.approx(sums[0], rel=0.05)
+
+
+@pytest.mark.parametrize("case", [GOOD, BAD], ids=["good", "bad"])
+def test_levels_hold_with_estimated_loadings(case):
+    rows = []
+    for seed in range(4):
+        fit, problem, _, kind = estimated(case, seed)
+        found, _ = infer_from_fit(fit, problem, fit.loadings, errors="model", n_jobs=1)
+        rows.append(shares(student.sf(found.z[:, FACTOR], len(fit.loadings) - 3), kind))
+    constant, _, other, _, false = np.mean(rows, axis=0)
+    assert 0.03 < constant < 0.07
+    assert other < 0.07
+    assert false < 0.06
+
+
+def test_factors_whose_loadings_are_mostly_error_are_named():
+    """The warning comes where errors are large, and stays away where they are not."""
+    fit, problem, _, _ = estimated(BAD)
+    with pytest.warns(UserWarning, match=r"mostly error: .*k2 \(\d+%\).*deeper samples"):
+        found = markers(fit, problem.counts, errors="model", n_jobs=1)
+    assert found.reliability[FACTOR] < LEAST_RELIABLE
+    fit, problem, _, _ = estimated(GOOD)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = markers(fit, problem.counts, errors="model", n_jobs=1)
+    assert (found.reliability[1:] > 0.8).all()
+    assert (found.determined[1:] > 0.9).all()

@@ -5,6 +5,7 @@ import threading
 import time
 from importlib import import_module
 
+import anndata
 import numpy as np
 import pytest
 from scipy.optimize import brentq
@@ -14,7 +15,7 @@ import log1pnmf
 from log1pnmf import Log1pNMF
 from log1pnmf.analysis import Selection, Setting, select
 from log1pnmf.analysis.grid import Grid, ScoredFit, make_folds
-from log1pnmf.analysis.heldout import heldout_log_likelihood
+from log1pnmf.analysis.heldout import heldout_log_likelihood, training_by_sample
 from log1pnmf.counts import folds
 from log1pnmf.model.noise import ShiftedLog
 
@@ -68,18 +69,9 @@ def test_held_out_samples_are_not_misled_by_overdispersion():
     assert numbers == {"counts": 8, "samples": 3}
 
 
-def test_loadings_of_held_out_samples_do_not_run_away(counts):
-    """A sample with one count, in the rarest feature, says little; its loadings stay near those there are."""
-    from log1pnmf.fitting.new_samples import NewSamples, new_size_factors
-
-    fit = log1pnmf.fit_log1p_nmf(counts, 3, tol=1e-5)
-    odd = np.zeros((1, counts.shape[1]), dtype=int)
-    odd[0, np.argmin(np.where(counts.sum(axis=0) > 0, counts.sum(axis=0), np.inf))] = 1
-    samples = running.Counts.from_any(odd)
-    size = new_size_factors(fit, samples)
-    free, held = (NewSamples(fit, samples, size, prior=prior).solve()[0] for prior in (0.0, None))
-    typical = fit.loadings.mean(axis=0)
-    assert np.abs(held - typical).max() < 0.5 * np.abs(free - typical).max()
+def folds_of(counts, n):
+    how = {"holdout": "counts", "test_fraction": 0.2, "size_factors": "none", "seed": 0}
+    return make_folds(running.Counts.from_any(counts), n, **how)
 
 
 def test_penalty_is_chosen_where_factors_are_sparse():
@@ -91,10 +83,7 @@ def test_penalty_is_chosen_where_factors_are_sparse():
     found = select(y, 3, 1.0, l1=[0.0, 3.0, 1e4], **QUICK)
     assert found.best.l1 == 3.0
     # the penalty is that of the whole data: the training part has 0.8 of its log-likelihood
-    (fold, _) = make_folds(
-        running.Counts.from_any(y), 2, holdout="counts", test_fraction=0.2, size_factors="none", seed=0
-    )
-    assert fold.penalty_scale == pytest.approx(0.8)
+    assert folds_of(y, 2)[0].penalty_scale == pytest.approx(0.8)
 
 
 def test_scores_are_those_of_the_folds(counts):
@@ -145,25 +134,18 @@ def test_standard_error_of_a_difference_is_that_of_paired_samples():
 def test_one_standard_error_takes_fewest_factors_then_penalty_then_c():
     rng = np.random.default_rng(1)
     noise = rng.normal(size=(1, 100))
-    settings = [Setting(c, K, l1) for K in (2, 3) for c in (0.1, 1.0, math.inf) for l1 in (0.0, 5.0)]
-    near = np.zeros((1, 100))
-    far = near - 5.0
-    best = near + 0.01
+    best, close, far = np.full((1, 100), 0.01), 0.5 * (noise - noise.mean()), noise - 5.0
+    grid = Grid.of([0.1, 1.0, math.inf], [2, 3], [0.0, 5.0])
 
-    def choice(**scores):
-        given = [scores.get(f"K{s.n_components}_c{s.c:g}_l{s.l1:g}", far + noise) for s in settings]
-        made = Selection.of(
-            Grid.of([0.1, 1.0, math.inf], [2, 3], [0.0, 5.0]),
-            records(given, settings),
-            {"n_folds": 1, "holdout": "counts"},
-        )
-        return made.one_se
+    def choice(*near):
+        scores = {Setting(1.0, 3): best, **dict.fromkeys(near, close)}
+        made = records([scores.get(setting, far) for setting in grid], grid)
+        return Selection.of(grid, made, {"n_folds": 1, "holdout": "counts"}).one_se
 
-    close = near + 0.5 * (noise - noise.mean())
-    assert choice(K3_c1_l0=best) == Setting(1.0, 3, 0.0)
-    assert choice(**{"K3_c1_l0": best, "K2_c0.1_l0": close}) == Setting(0.1, 2, 0.0)
-    assert choice(**{"K3_c1_l0": best, "K3_c0.1_l5": close, "K3_cinf_l0": close}) == Setting(0.1, 3, 5.0)
-    assert choice(K3_c1_l0=best, K3_cinf_l0=close) == Setting(math.inf, 3, 0.0)
+    assert choice() == Setting(1.0, 3)
+    assert choice(Setting(0.1, 2)) == Setting(0.1, 2)
+    assert choice(Setting(0.1, 3, 5.0), Setting(math.inf, 3)) == Setting(0.1, 3, 5.0)
+    assert choice(Setting(math.inf, 3)) == Setting(math.inf, 3)
 
 
 def test_neither_the_order_of_the_values_nor_the_number_of_jobs_changes_a_bit(counts, found):
@@ -279,11 +261,7 @@ def test_an_error_in_a_fit_is_raised(counts, monkeypatch):
 
 def test_fresh_starts_never_make_the_training_objective_worse(counts):
     """The best of a warm and a fresh start is at least as good on the training part as the warm one alone."""
-    made = make_folds(
-        running.Counts.from_any(counts), 1, holdout="counts", test_fraction=0.2, size_factors="none", seed=0
-    )
-    grid = Grid.of([0.1, math.inf], [3, 5])
-    objectives = []
+    made, grid, objectives = folds_of(counts, 1), Grid.of([0.1, math.inf], [3, 5]), []
     settings = running.Settings(n_components=3, likelihood="exact", max_iter=100, tol=1e-6, engine="native")
     for n_starts in (1, 3):
         fitter = running.Fitter(made[0], grid, settings, 0, n_starts, lambda: False)
@@ -309,6 +287,8 @@ def test_fits_that_do_not_converge_are_counted(counts):
         ({"c": [1.0, 1.0]}, ValueError, "c must hold different numbers, got 1 twice"),
         ({"c": [math.inf, math.inf]}, ValueError, "got inf twice"),
         ({"c": "1"}, TypeError, "c must be a number or a sequence"),
+        ({"noise": ["poisson", "gamma"]}, ValueError, "noise must be one of 'poisson', 'nb', 'auto'"),
+        ({"noise": ["nb", "nb"]}, ValueError, "different names"),
         ({"n_components": [2.5]}, TypeError, "n_components must be a whole number"),
         ({"l1": -1.0}, ValueError, "l1 must be finite and not negative"),
         ({"holdout": "features"}, ValueError, "holdout must be one of 'counts', 'samples'"),
@@ -326,3 +306,97 @@ def test_refused(counts, options, error, message):
     given = {"c": 1.0, "n_components": 2, **QUICK, **options}
     with pytest.raises(error, match=message):
         select(counts, given.pop("n_components"), given.pop("c"), **given)
+
+
+# ---------- kinds of noise, compared with each other on the same held-out counts
+
+NOISE = {**QUICK, "init": "nndsvd"}
+
+
+def drawn(dispersion):
+    rng = np.random.default_rng(0)
+    means = 3.0 * rng.dirichlet(np.full(2, 0.3), 60) @ rng.gamma(1.0, 2.0, (2, 40))
+    return rng.poisson(means * rng.gamma(1.0 / dispersion, dispersion, means.shape) if dispersion else means)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    path = tmp_path_factory.mktemp("noise") / "state.npz"
+    return select(drawn(0.5), [1, 2, 3], np.inf, noise=["nb", "poisson"], resume=path, **NOISE), path
+
+
+def test_both_kinds_are_in_one_table_and_the_data_choose(both):
+    selection, path = both
+    assert list(selection.summary["noise"]) == ["poisson"] * 3 + ["nb"] * 3
+    assert selection.best == selection.judgement.setting == Setting(np.inf, 2, 0.0, "nb")
+    assert "noise = nb predicts held-out counts best; noise = poisson is" in str(selection)
+    assert Log1pNMF(**selection.one_se.parameters).noise == "nb"
+    fewer = select(drawn(0.0), [2], np.inf, noise="auto", **NOISE)
+    assert [setting.noise for setting in fewer.settings] == ["poisson", "nb"]
+    assert fewer.one_se.noise == "poisson"
+    again = Selection.load(path)
+    assert again.settings == selection.settings
+    assert again.is_whole
+    np.testing.assert_array_equal(again.scores, selection.scores)
+    labels = [text.get_text() for text in log1pnmf.pl.select(selection).axes[0].get_legend().get_texts()]
+    assert all(any(noise in label for label in labels) for noise in ("poisson", "nb"))
+
+
+@pytest.mark.parametrize("noise", ["poisson", "nb"])
+def test_scores_are_those_of_a_selection_with_that_noise_alone(both, noise):
+    """The second noise also starts where the first has ended, so its fits may be a little better."""
+    alone = select(drawn(0.5), [1, 2, 3], np.inf, noise=noise, **NOISE).scores
+    rows = [setting.noise == noise for setting in both[0].settings]
+    np.testing.assert_allclose(both[0].scores[rows].sum(axis=(1, 2)), alone.sum(axis=(1, 2)), rtol=1e-3)
+
+
+def made_up(rows, sizes="total"):
+    """A selection with one fold: held-out and training log-likelihood of every setting, over ten samples."""
+    shares = np.linspace(0.5, 1.5, 10) / 10.0
+    records = [
+        ScoredFit(0, setting, held * shares, 1, True, 0.0, fitted * shares)
+        for setting, (held, fitted) in rows.items()
+    ]
+    grid = Grid.of({one.c for one in rows}, {one.n_components for one in rows}, noise="nb")
+    return Selection.of(
+        grid, records, {"n_folds": 1, "holdout": "counts", "settings": {"size_factors": sizes}}
+    )
+
+
+def test_training_counts_choose_among_values_of_c_but_not_of_k():
+    """With the same number of parameters; between numbers of factors only held-out counts do."""
+    few, many = ({c: Setting(c, K, noise="nb") for c in (0.1, 1.0, 9.0)} for K in (2, 3))
+    rows = {few[0.1]: (-97.0, -930.0), few[1.0]: (-100.0, -900.0), few[9.0]: (-99.0, -980.0)}
+    rows |= {many[0.1]: (-110.0, -700.0), many[1.0]: (-120.0, -720.0)}
+    found = made_up(rows)
+    assert found.best == few[1.0]
+    assert "c = 1 predicts training and held-out counts best" in str(found)
+    scores = dict(zip(found.settings, found.scores.sum(axis=(1, 2)), strict=True))
+    assert scores == {
+        few[0.1]: pytest.approx(-127.0),
+        few[1.0]: pytest.approx(-100.0),
+        few[9.0]: pytest.approx(-179.0),
+        many[0.1]: pytest.approx(-110.0),
+        many[1.0]: pytest.approx(-140.0),
+    }
+
+
+@pytest.mark.parametrize(("sizes", "best"), [("total", 1.0), ("fit", np.inf)])
+def test_fitted_sizes_are_parameters_that_c_inf_does_not_have(sizes, best):
+    rows = {Setting(1.0, 2, noise="nb"): (-100.0, -900.0), Setting(np.inf, 2, noise="nb"): (-99.0, -950.0)}
+    assert made_up(rows, sizes).best.c == best
+
+
+def test_fitted_counts_have_the_likelihood_of_the_fit():
+    counts = drawn(0.5)
+    fit = log1pnmf.fit_log1p_nmf(counts, 2, noise="nb", init="nndsvd", tol=1e-3, n_jobs=1)
+    by_sample = training_by_sample(fit, running.Counts.from_any(counts))
+    assert by_sample.sum() == pytest.approx(fit.log_likelihood, rel=1e-9)
+
+
+def test_anndata():
+    adata = anndata.AnnData(drawn(0.5).astype(float))
+    log1pnmf.tl.select(adata, [1, 2], c=np.inf, noise=["poisson", "nb"], **NOISE)
+    about = adata.uns["log1p_nmf_select"]
+    assert about["suggested"]["noise"] == "nb" if about["suggested"] else "noise = nb" in about["judgement"]
+    log1pnmf.pl.select(adata)

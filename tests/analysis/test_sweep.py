@@ -8,7 +8,7 @@ import pytest
 
 from log1pnmf import Log1pNMF
 from log1pnmf.analysis import metrics
-from log1pnmf.analysis.sweep import Sweep, fits_along, sweep
+from log1pnmf.analysis.stability import Sweep, fits_along, sweep
 from log1pnmf.datasets import pancreas
 
 PATH = [np.inf, 0.1, 1.0]

@@ -5,11 +5,9 @@ import json
 import math
 import os
 import stat
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
@@ -53,14 +51,6 @@ METADATA = {
     "large": 2**200,
     "nested": {"a": [1, None, True, "é"], "b": {}},
 }
-
-
-def content():
-    """Bytes of a small file."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "small")
-        write_archive(path, {"x": np.arange(5.0), "y": np.array(["a", "bc"])}, {"kind": "example", "c": 1.0})
-        return path.read_bytes()
 
 
 def test_everything_comes_back(tmp_path):
@@ -154,6 +144,8 @@ def test_other_kinds_are_refused(tmp_path):
     write_archive(tmp_path / "a", {}, {"kind": "fit"})
     with pytest.raises(ValueError, match="holds a fit that is incomplete"):
         Fit.load(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"holds a fit, not a checkpoint; read it with log1pnmf.Fit.load"):
+        load_checkpoint(tmp_path / "a")
 
 
 def test_newer_formats_are_refused(tmp_path, monkeypatch):
@@ -222,67 +214,35 @@ def test_foreign_files_are_refused(tmp_path, foreign):
 def test_another_npz_is_called_what_it_is(tmp_path, save):
     save(path := tmp_path / "other.npz", x=np.zeros(3))
     for load in (Log1pNMF.load, Fit.load, load_checkpoint):
-        with pytest.raises(
-            ValueError, match=r"not written by log1pnmf: it is an npz file with 'x'.*numpy.load"
-        ):
+        with pytest.raises(ValueError, match=r"not written by log1pnmf: it is an npz file with 'x'"):
             load(path)
     sparse.save_npz(path, sparse.csr_array(np.eye(3)))
-    with pytest.raises(
-        ValueError, match=r"it is a sparse matrix; read it with scipy.sparse.load_npz\(path\)"
-    ):
+    with pytest.raises(ValueError, match="it is a sparse matrix; read it with scipy"):
         Log1pNMF.load(path)
 
 
-def test_our_own_files_are_called_what_they_are(tmp_path):
-    y = np.random.default_rng(0).poisson(1.0, size=(12, 9))
-    model = Log1pNMF(1, random_state=0).fit(y, checkpoint=tmp_path / "checkpoint")
-    model.save(tmp_path / "model")
-    model.fit_.save(tmp_path / "fit")
-    for name, load, message in [
-        ("checkpoint", Log1pNMF.load, r"holds a checkpoint.*; go on with it in fit\(X, resume=path\)"),
-        ("checkpoint", Fit.load, r"holds a checkpoint, not a fit; go on with it in fit\(X, resume=path\)"),
-        ("model", load_checkpoint, r"holds a fit, not a checkpoint; read it with log1pnmf.Fit.load"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            load(tmp_path / name)
+CONTENT = ({"x": np.arange(5.0), "y": np.array(["a", "bc"])}, {"kind": "example", "c": 1.0})
+PLACES = st.floats(0.0, 1.0)
+FLIPS = st.lists(st.tuples(PLACES, st.integers(1, 255)), max_size=4)
 
 
-def unchanged_or_refused(folder, damaged):
-    path = folder / "damaged"
+@given(PLACES, PLACES, st.binary(max_size=50), FLIPS)
+def test_damaged_files_are_refused_or_read_as_they_were(tmp_path_factory, start, end, filling, flips):
+    path = tmp_path_factory.getbasetemp() / "damaged"
+    write_archive(path, *CONTENT)
+    whole = path.read_bytes()
+    first, last = sorted((int(start * len(whole)), int(end * len(whole))))
+    damaged = bytearray(whole[:first] + filling + whole[last:])
+    for place, change in flips if damaged else ():
+        damaged[min(int(place * len(damaged)), len(damaged) - 1)] ^= change
     path.write_bytes(damaged)
     try:
         arrays, metadata = read_archive(path)
     except ValueError as error:
         assert "damaged" in str(error)  # noqa: PT017
         return
-    np.testing.assert_array_equal(arrays["x"], np.arange(5.0))
-    np.testing.assert_array_equal(arrays["y"], ["a", "bc"])
+    np.testing.assert_equal(arrays, CONTENT[0])
     assert (metadata["kind"], metadata["c"]) == ("example", 1.0)
-
-
-WHOLE = content()
-
-
-@given(st.integers(0, len(WHOLE) - 1))
-def test_cut_files_are_refused(tmp_path_factory, length):
-    path = tmp_path_factory.getbasetemp() / "cut"
-    path.write_bytes(WHOLE[:length])
-    with pytest.raises(ValueError, match="damaged"):
-        read_archive(path)
-
-
-@given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(1, 255)), min_size=1, max_size=4))
-def test_flipped_bytes_are_refused_or_do_not_matter(tmp_path_factory, flips):
-    damaged = bytearray(WHOLE)
-    for place, change in flips:
-        damaged[place] ^= change
-    unchanged_or_refused(tmp_path_factory.getbasetemp(), bytes(damaged))
-
-
-@given(st.integers(0, len(WHOLE)), st.integers(0, len(WHOLE)), st.binary(max_size=50))
-def test_spliced_files_are_refused_or_do_not_matter(tmp_path_factory, start, end, filling):
-    damaged = WHOLE[: min(start, end)] + filling + WHOLE[max(start, end) :]
-    unchanged_or_refused(tmp_path_factory.getbasetemp(), damaged)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,13 +4,13 @@ import gzip
 import os
 
 import anndata
-import h5py
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from scipy.io import mmwrite
+from tests.fuzz.damage import write_tenx
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import filter_table, read_table
@@ -138,29 +138,10 @@ def test_columns_of_text_are_labels(tmp_path):
     assert any("type" in note for note in table.notes)
 
 
-def write_tenx_h5(path, counts, *, version, kinds=None, symbols=None):
-    n, m = counts.shape
-    turned = sparse.csc_matrix(counts.T)
-    identifiers = [f"ENSG{j}".encode() for j in range(m)]
-    names = [name.encode() for name in (symbols or [f"GENE{j}" for j in range(m)])]
-    with h5py.File(path, "w") as file:
-        group = file.create_group("matrix" if version == 3 else "GRCh38")
-        for name in ("data", "indices", "indptr"):
-            group[name] = getattr(turned, name)
-        group["shape"] = np.array(turned.shape)
-        group["barcodes"] = [f"CELL{i}-1".encode() for i in range(n)]
-        if version == 3:
-            features = group.create_group("features")
-            features["id"], features["name"] = identifiers, names
-            features["feature_type"] = [kind.encode() for kind in (kinds or ["Gene Expression"] * m)]
-        else:
-            group["genes"], group["gene_names"] = identifiers, names
-
-
 @pytest.mark.parametrize("version", [2, 3])
 def test_tenx_h5(tmp_path, version):
     values = np.array([[1, 0, 2], [0, 3, 0]])
-    write_tenx_h5(tmp_path / "t.h5", values, version=version)
+    write_tenx(tmp_path / "t.h5", values, version=version)
     table = read_table(tmp_path / "t.h5")
     assert dense(table).tolist() == values.tolist()
     assert table.feature_names.tolist() == ["GENE0", "GENE1", "GENE2"]
@@ -169,11 +150,11 @@ def test_tenx_h5(tmp_path, version):
 
 def test_tenx_other_features_are_left_out_and_said(tmp_path):
     kinds = ["Gene Expression", "Antibody Capture", "Gene Expression"]
-    write_tenx_h5(tmp_path / "t.h5", np.array([[1, 7, 2], [0, 8, 3]]), version=3, kinds=kinds)
+    write_tenx(tmp_path / "t.h5", np.array([[1, 7, 2], [0, 8, 3]]), version=3, kinds=kinds)
     table = read_table(tmp_path / "t.h5")
     assert dense(table).tolist() == [[1, 2], [0, 3]]
     assert any("1 x Antibody Capture" in note for note in table.notes)
-    write_tenx_h5(tmp_path / "t.h5", np.eye(3, dtype=int), version=3, symbols=["A", "B", "A"])
+    write_tenx(tmp_path / "t.h5", np.eye(3, dtype=int), version=3, symbols=["A", "B", "A"])
     assert read_table(tmp_path / "t.h5").feature_names.tolist() == ["A (ENSG0)", "B", "A (ENSG2)"]
 
 
@@ -223,20 +204,26 @@ def test_raw_and_missing_labels(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["t.h5ad", "t.zarr"])
-def test_chunks_make_up_one_anndata(tmp_path, name):
-    values = np.random.default_rng(0).poisson(0.5, (23, 7))
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.float64])
+def test_chunks_make_up_one_anndata(tmp_path, name, kind):
+    values = np.random.default_rng(0).poisson(0.5, (23, 7)).astype(kind)
+    values[:2, :2] = [[2**24 + 1, 0], [0, 2**31 - 1]]
     chunks = (sparse.csr_array(values[i : i + 5]) for i in range(0, 23, 5))
     nnz = write_chunks(tmp_path / name, chunks, shape=values.shape, feature_names=list("abcdefg"))
     assert nnz == np.count_nonzero(values)
-    read = anndata.read_h5ad if name.endswith("h5ad") else anndata.read_zarr
-    adata = read(tmp_path / name)
+    adata = (anndata.read_h5ad if name.endswith("h5ad") else anndata.read_zarr)(tmp_path / name)
     assert adata.X.toarray().tolist() == values.tolist()
     assert adata.var_names.tolist() == list("abcdefg")
+    np.testing.assert_array_equal(dense(read_table(tmp_path / name)), values)
 
 
-def test_chunks_that_do_not_fit_leave_nothing(tmp_path):
-    with pytest.raises(ValueError, match="make up"):
-        write_chunks(tmp_path / "t.h5ad", [sparse.csr_array(np.eye(3))], shape=(4, 3))
+@pytest.mark.parametrize(
+    ("kinds", "words"), [((np.float32,), "make up"), ((np.float32, np.int32), "one kind")]
+)
+def test_chunks_that_do_not_fit_leave_nothing(tmp_path, kinds, words):
+    chunks = [sparse.csr_array(np.eye(2, dtype=kind) * (2**24 + 1)) for kind in kinds]
+    with pytest.raises(ValueError, match=words):
+        write_chunks(tmp_path / "t.h5ad", chunks, shape=(4, 2))
     assert not list(tmp_path.iterdir())
 
 

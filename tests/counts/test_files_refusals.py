@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from log1pnmf._common.archive import building
 from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import read_table
@@ -131,11 +130,6 @@ def test_npz_of_other_things(tmp_path):
         read_table(tmp_path / "t.npy")
 
 
-def test_sample_names_that_occur_twice_are_a_note(tmp_path):
-    (tmp_path / "t.csv").write_text("cell,a,b\nx,1,2\nx,3,4\n")
-    assert any("'x'" in note for note in read_table(tmp_path / "t.csv").notes)
-
-
 def test_what_is_there_is_not_overwritten(tmp_path):
     table = CountTable(Counts.from_any(np.eye(2)))
     for name in ("t.csv", "folder"):
@@ -156,21 +150,6 @@ def test_failure_leaves_nothing(tmp_path, name, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         write_table(CountTable(Counts.from_any(np.eye(2))), tmp_path / name)
     assert not list(tmp_path.iterdir())
-
-
-def test_what_is_replaced_stays_if_something_fails(tmp_path):
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "old").write_text("old")
-
-    def fail():
-        with building(tmp_path / "kept", force=True) as temporary:
-            temporary.mkdir()
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
-    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
-    assert (tmp_path / "kept" / "old").read_text() == "old"
 
 
 def test_formats_that_are_only_read(tmp_path):

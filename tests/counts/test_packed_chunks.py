@@ -2,7 +2,6 @@
 
 import errno
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -84,48 +83,14 @@ def test_a_chunk_comes_back_as_it_was(sizes, largest, seed):
         assert_same(packed.read(index), counts[index])
 
 
-def test_wide_matrices_come_back_as_they_were():
-    wide = sparse.csr_array(([1.0, 3.0], ([0, 1], [65_535, 70_000])), shape=(2, 70_001))
-    packed, counts = kept([wide, wide[:, ::-1]])
-    assert_same(packed.read(1), counts[1])
-    assert_same(packed.read(0), counts[0])
-
-
-def test_most_entries_take_six_bytes():
-    packed, counts = kept(CHUNKS)
-    pointers = 8 * sum(one.n_samples + one.n_features + 2 for one in counts)
-    assert packed._end <= 6 * sum(one.nnz for one in counts) + pointers
-
-
-def test_what_is_still_in_use_keeps_its_numbers():
-    packed, counts = kept(CHUNKS)
-    held = [packed.read(index % 4).by_row.values[3:] for index in range(12)]
-    for index, values in enumerate(held):
-        np.testing.assert_array_equal(values, counts[index % 4].by_row.values[3:])
-
-
-def test_threads_may_read_the_same_chunks():
-    packed, counts = kept(CHUNKS)
-    with ThreadPoolExecutor(4) as pool:
-        for index, found in enumerate(pool.map(packed.read, [0, 1, 2, 3] * 50)):
-            assert_same(found, counts[index % 4])
-
-
-def test_the_source_is_read_three_times_whatever_the_number_of_iterations(monkeypatch):
-    source = Counted(CHUNKS)
-    packed = fit(source)
+@pytest.mark.parametrize("likelihood", ["chebyshev", "adaptive", "exact"])
+def test_packing_saves_reading_and_changes_no_bit(monkeypatch, likelihood):
+    source, again = Counted(CHUNKS), Counted(CHUNKS)
+    packed = fit(source, likelihood=likelihood)
     assert set(source.read.values()) == {3}  # the first look, and two passes
     monkeypatch.setattr(PackedChunks, "where_it_fits", lambda *_: None)
-    again = Counted(CHUNKS)
-    assert bits(fit(again)) == bits(packed)
+    assert bits(fit(again, likelihood=likelihood)) == bits(packed)
     assert min(again.read.values()) > 5
-
-
-@pytest.mark.parametrize("likelihood", ["adaptive", "exact"])
-def test_bits_do_not_depend_on_packing(likelihood, monkeypatch):
-    packed = fit(Counted(CHUNKS), likelihood=likelihood)
-    monkeypatch.setattr(PackedChunks, "where_it_fits", lambda *_: None)
-    assert bits(fit(Counted(CHUNKS), likelihood=likelihood)) == bits(packed)
 
 
 def test_a_full_disk_costs_time_and_nothing_else(monkeypatch):

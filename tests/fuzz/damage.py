@@ -8,6 +8,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+from scipy import sparse
 
 from log1pnmf import fit_log1p_nmf
 from log1pnmf._common.archive import read_archive
@@ -126,7 +127,7 @@ def samples(folder):
         write_table(table, folder / name)
         made[name] = Sample(folder / name)
     made["t.npz inside"] = Sample(folder / "t.npz", inside=True)
-    _write_tenx(folder / "t.h5", table)
+    write_tenx(folder / "t.h5", counts.to_scipy().toarray())
     made["t.h5"] = Sample(folder / "t.h5")
     fit = fit_log1p_nmf(counts, 2, max_iter=2, random_state=0)
     fit.save(folder / "fit.npz")
@@ -137,14 +138,20 @@ def samples(folder):
     return made
 
 
-def _write_tenx(path, table):
-    matrix = table.counts.to_scipy()
+def write_tenx(path, counts, *, version=3, kinds=None, symbols=None):
+    """An HDF5 file of Cell Ranger: of version 3, or 2."""
+    n, m = counts.shape
+    turned = sparse.csr_array(counts.astype(np.int32))
+    names = [name.encode() for name in symbols or [f"GENE{j}" for j in range(m)]]
+    ids = [f"ENSG{j}".encode() for j in range(m)]
     with h5py.File(path, "w") as file:
-        group = file.create_group("matrix")
-        parts = {"data": matrix.data.astype(np.int32), "indices": matrix.indices, "indptr": matrix.indptr}
-        for name, values in (parts | {"shape": np.array(matrix.shape[::-1])}).items():
-            group.create_dataset(name, data=values, compression="gzip")
-        group["barcodes"] = [name.encode() for name in table.sample_names]
-        ids = [name.encode() for name in table.feature_names]
-        for name, values in {"id": ids, "name": ids, "feature_type": [b"Gene Expression"] * len(ids)}.items():
-            group[f"features/{name}"] = values
+        group = file.create_group("matrix" if version == 3 else "GRCh38")
+        for name in ("data", "indices", "indptr"):
+            group.create_dataset(name, data=getattr(turned, name), compression="gzip")
+        group["shape"], group["barcodes"] = [m, n], [f"CELL{i}-1".encode() for i in range(n)]
+        if version == 3:
+            types = [kind.encode() for kind in kinds or ["Gene Expression"] * m]
+            for name, values in {"id": ids, "name": names, "feature_type": types}.items():
+                group[f"features/{name}"] = values
+        else:
+            group["genes"], group["gene_names"] = ids, names

@@ -44,19 +44,11 @@ def test_parts_combine_as_sum_and_product(c):
     assert (link.alpha, link.exposure_scale) == (max(1.0, c), c)
 
 
-@pytest.mark.parametrize("c", [1, np.float32(0.5), np.int64(3)])
-def test_any_real_number_is_kept_as_float(c):
-    assert type(ShiftedLog(c).c) is float
-    assert ShiftedLog(c).c == c
-
-
-@pytest.mark.parametrize("c", [-1.0, 0.0, -math.inf, math.nan])
-def test_rejects_shifts_out_of_range(c):
-    with pytest.raises(ValueError, match=rf"c must be positive or inf, got {c}"):
-        ShiftedLog(c)
-
-
-@pytest.mark.parametrize("c", ["1", None, [1.0], True, 1j])
-def test_rejects_what_is_not_a_number(c):
-    with pytest.raises(TypeError, match="c must be a number"):
-        ShiftedLog(c)
+def test_a_shift_is_a_positive_number():
+    assert [type(ShiftedLog(c).c) for c in (1, np.float32(0.5), np.int64(3))] == [float] * 3
+    for c in (-1.0, 0.0, -math.inf, math.nan):
+        with pytest.raises(ValueError, match=rf"c must be positive or inf, got {c}"):
+            ShiftedLog(c)
+    for c in ("1", None, [1.0], True, 1j):
+        with pytest.raises(TypeError, match="c must be a number"):
+            ShiftedLog(c)

@@ -11,7 +11,7 @@ from scipy import stats
 from tests.reference_engine import ReferenceEngine
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting.solver import Extrapolation, alternate
+from log1pnmf.fitting.solver import alternate
 from log1pnmf.model.noise import NegativeBinomial, Prior, ShiftedLog, excess_constant
 from log1pnmf.model.objective import (
     entry_curvature,
@@ -109,16 +109,6 @@ def test_the_gradient_is_a_finite_difference(c, phi):
             )
 
 
-@pytest.mark.parametrize("c", SHIFTS)
-def test_gradients_of_the_whole_matrix_are_finite_differences(c):
-    problem, _, loadings, factors = example(c, dispersion=[0.0, 0.02, 0.1, 0.5, 1.0, 2.0, 4.0])
-    direction = np.random.default_rng(1).standard_normal(factors.shape) * factors
-    h = 1e-5
-    ends = [negative_log_likelihood(problem, loadings, factors + s * h * direction) for s in (1, -1)]
-    slope = float(np.sum(gradients(problem, loadings, factors)[1] * direction))
-    assert slope == pytest.approx((ends[0] - ends[1]) / (2 * h), rel=1e-6, abs=1e-6)
-
-
 @pytest.mark.parametrize("c", [1e-3, 1.0, 50.0, math.inf])
 @pytest.mark.parametrize("phi", [0.0, 0.1, 2.0])
 def test_the_curvature_is_the_fisher_information_in_the_mean(c, phi):
@@ -147,25 +137,8 @@ def test_without_dispersion_it_is_poisson(c):
     assert negative_log_likelihood(problem, loadings, factors) == pytest.approx(expected, rel=1e-14)
     assert negative_log_likelihood(tiny, loadings, factors) == pytest.approx(expected, rel=1e-8)
     for one in (problem, tiny):
-        for side in ("loadings_side", "factors_side"):
-            start, design = (loadings, factors) if side == "loadings_side" else (factors, loadings)
-            steps = [
-                ReferenceEngine(p) for p in (one, Problem(poisson.counts, poisson.size_factors, poisson.link))
-            ]
-            new, old = (e.half_step(getattr(e.problem, side), start, design) for e in steps)
-            np.testing.assert_allclose(new.values, old.values, rtol=1e-8, atol=1e-12 * old.values.max())
-            np.testing.assert_allclose(
-                new.gradient, old.gradient, rtol=1e-8, atol=1e-9 * np.abs(old.gradient).max()
-            )
-
-
-def test_a_feature_without_dispersion_is_poisson_beside_others():
-    y, eta, t, link = np.array([0.0, 3.0, 40.0]), np.array([0.3, 0.9, 2.0]), np.ones(3), ShiftedLog(1.0)
-    noise = NegativeBinomial([0.5, 0.0, 2.0])
-    for function in (entry_loss, entry_gradient, entry_curvature):
-        mixed, poisson = function(y, eta, t, link, noise=noise), function(y, eta, t, link)
-        assert mixed[1] == pytest.approx(poisson[1], rel=1e-14)
-        assert abs(mixed[2] - poisson[2]) > 0.1
+        for new, old in zip(*(gradients(p, loadings, factors) for p in (one, poisson)), strict=True):
+            np.testing.assert_allclose(new, old, rtol=1e-8, atol=1e-9 * np.abs(old).max())
 
 
 def test_large_c_tends_to_the_identity():
@@ -195,20 +168,6 @@ def test_ugly_corners_are_numbers(y, eta, t, phi, c):
         assert loss == math.inf
     assert math.isfinite(entry_gradient(y, eta, t, link, noise=noise))
     assert 0.0 <= entry_curvature(y, eta, t, link, noise=noise) < math.inf
-
-
-@pytest.mark.parametrize("c", [1.0, math.inf])
-def test_fits_never_rise_and_end_at_a_stationary_point(c):
-    problem, _, loadings, factors = example(c, n=14, m=7, seed=4)
-    engine = ReferenceEngine(problem)
-    last = None
-    for last in alternate(engine, loadings, factors, extrapolation=Extrapolation(), max_iter=150):
-        if last.index == 0:
-            first = before = last.objective
-        assert last.objective <= before
-        before = last.objective
-    assert first - before > 1.0
-    assert last.kkt_residual < 1e-3
 
 
 def test_a_loading_at_zero_can_leave_it():

@@ -125,27 +125,6 @@ def test_approximate_log_likelihood_by_algebra_is_the_sum_over_entries(c, kind):
     assert found == pytest.approx(-naive, rel=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["chebyshev", "taylor"])
-def test_approximate_becomes_exact_for_huge_shifts(kind):
-    _, counts, loadings, factors, link, size_factors = example(1e8)
-    factors = factors * link.alpha
-    exact = log_likelihood(counts, loadings, factors, link, size_factors)
-    zeros = quadratic(link, kind)
-    assert log_likelihood(counts, loadings, factors, link, size_factors, zeros=zeros) == pytest.approx(
-        exact, rel=1e-12
-    )
-    identity = log_likelihood(counts, loadings, factors, ShiftedLog(math.inf), size_factors)
-    assert identity == pytest.approx(exact, rel=1e-6)
-
-
-def test_identity_visits_only_non_zeros(monkeypatch):
-    _, counts, loadings, factors, link, size_factors = example(math.inf)
-    monkeypatch.setattr(loss_module, "_row_blocks", None)  # the way over all entries
-    exact = log_likelihood(counts, loadings, factors, link, size_factors)
-    mean = size_factors[:, None] * (loadings @ factors.T)
-    assert exact == pytest.approx(stats.poisson.logpmf(counts.to_scipy().toarray(), mean).sum(), rel=1e-12)
-
-
 @pytest.mark.parametrize("c", [1e-3, 1.0, math.inf])
 def test_block_size_does_not_matter(c, monkeypatch):
     _, counts, loadings, factors, link, size_factors = example(c, n=23, m=7)

@@ -13,30 +13,12 @@ from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.simulate import MIXTURES, Simulation, draw_poisson, simulate
 
 
-@pytest.mark.parametrize("c", [1e-3, 1.0, math.inf])
-def test_paper_constants_give_about_95_percent_zeros(c):
-    drawn = simulate(500, 500, 5, c=c, random_state=1)
-    assert 0.03 < drawn.counts.nnz / 250_000 < 0.09
-
-
 @pytest.mark.parametrize("c", [1e-3, 1.0, 50.0, math.inf])
 @pytest.mark.parametrize("density", [0.01, 0.3])
 def test_density_is_reached(c, density):
     drawn = simulate(300, 200, 4, c=c, density=density, size_spread=0.3)
     expected = 60_000 * density
     assert abs(drawn.counts.nnz - expected) < 4.0 * math.sqrt(expected * (1.0 - density))
-
-
-@pytest.mark.parametrize("c", [1e-3, 1.0, math.inf])
-def test_counts_are_poisson_around_the_model(c):
-    drawn = simulate(800, 100, 3, c=c, density=0.2, size_spread=0.4, random_state=3)
-    mean = drawn.size_factors[:, None] * ShiftedLog(c).inverse(drawn.loadings @ drawn.factors.T)
-    for group in (mean < 0.1, (mean >= 0.1) & (mean < 1.0), mean >= 1.0):
-        expected = mean[group].sum()
-        # a sum of Poisson counts is Poisson: five of its standard deviations
-        assert abs(drawn.counts.toarray()[group].sum() - expected) < 5.0 * math.sqrt(expected)
-    zeros = np.exp(-mean).sum()
-    assert abs((drawn.counts.toarray() == 0).sum() - zeros) < 5.0 * math.sqrt(zeros)
 
 
 @pytest.mark.parametrize("level", [0.01, 0.4, 0.6, 5.0])  # both ways of drawing

@@ -2,9 +2,7 @@
 
 import contextlib
 import errno
-import os
 import signal
-import subprocess
 
 import numpy as np
 import pytest
@@ -146,39 +144,3 @@ def test_ctrl_c_while_hdf5_writes(writers, tmp_path, monkeypatch):
         writers["table.h5ad"](tmp_path)
     assert len(seen) > 3
     assert not list(tmp_path.iterdir())
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """Mount a disk of a size; root may do that on most machines."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = []
-
-    def mount(size):
-        if mounted:
-            subprocess.run(["umount", "--lazy", place], check=True)
-            mounted.clear()
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "log1pnmf-test", place]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"no small disk can be mounted: {done.stderr.strip()}")
-        mounted.append(place)
-        return place
-
-    if os.name != "posix" or os.geteuid() != 0:
-        pytest.skip("only root can mount a small disk")
-    yield mount
-    if mounted:
-        subprocess.run(["umount", "--lazy", place], check=True)
-
-
-@pytest.mark.torture
-@pytest.mark.parametrize("name", WRITERS)
-def test_disks_that_are_full(writers, tmp_path, small_disk, name):
-    (tmp_path / "room").mkdir()
-    writers[name](tmp_path / "room")
-    page = os.sysconf("SC_PAGE_SIZE")
-    pages = sum(-(-size // page) for size in sizes(tmp_path / "room"))
-    for size in sorted({max(1, int(part * pages)) for part in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)} - {pages}):
-        check(writers[name], small_disk(size * page))

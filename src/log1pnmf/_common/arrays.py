@@ -167,11 +167,7 @@ ROWS_TOGETHER = 64  # rows that `column_sums` adds as one
 
 
 def on_host(array: Any) -> NDArray[Any]:
-    """Return a NumPy array: itself, a copy of a tensor from its device, or all of `Rows`.
-
-    >>> on_host(np.arange(3))
-    array([0, 1, 2])
-    """
+    """Return a NumPy array: itself, a copy of a tensor from its device, or all of `Rows`."""
     if isinstance(array, np.ndarray):
         return array
     return array.to_array() if isinstance(array, Rows) else array.detach().cpu().numpy()

@@ -12,7 +12,7 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -57,10 +57,8 @@ def warn(message: str, category: type[Warning]) -> None:
 
 # ---------- the one progress display of fits, selections and passes over chunks
 
-PATIENCE = 3.0
-"""Seconds that work may take before progress is shown without being asked for."""
-LOG_EVERY = 30.0
-"""Seconds between the lines of a log file."""
+PATIENCE = 3.0  # seconds that work may take before progress is shown without being asked for
+LOG_EVERY = 30.0  # seconds between the lines of a log file
 
 
 def is_live() -> bool:
@@ -139,6 +137,23 @@ class Progress:
             Progress.next_line = now + LOG_EVERY
 
 
+OnStep: TypeAlias = Callable[[int, int], object]
+"""Called with the number of steps that are done, and of all."""
+
+
+@contextmanager
+def shown(
+    verbose: int | None, label: str, unit: str = "fit", on_step: OnStep | None = None
+) -> Iterator[OnStep]:
+    """Return what to call after every step: the user's function, a progress bar, or one that does nothing."""
+    after = shown_after(verbose)
+    if on_step is not None or after is None:
+        yield on_step or (lambda done, of_all: None)
+        return
+    with Progress(label, unit, after=after) as bar:
+        yield bar.show
+
+
 class Passes:
     """A bar for each pass over the chunks that disappears when the pass is done; called after each chunk."""
 
@@ -159,14 +174,7 @@ class Passes:
 
 
 def require(module: str, *, purpose: str, package: str = "") -> ModuleType:
-    """Import an optional package.
-
-    >>> require("json", purpose="reading").loads("[1]")
-    [1]
-    >>> require("absent", purpose="plotting")
-    Traceback (most recent call last):
-    ImportError: plotting needs absent: pip install absent (No module named 'absent')
-    """
+    """Import an optional package."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -178,12 +186,7 @@ def require(module: str, *, purpose: str, package: str = "") -> ModuleType:
 
 
 def check_choice(name: str, value: object, choices: Collection[str], *, otherwise: str = "") -> None:
-    """Refuse what is not one of the choices; `otherwise` names what else may be given.
-
-    >>> check_choice("init", "nndsvda", ["rank1", "nndsvd"])
-    Traceback (most recent call last):
-    ValueError: init must be one of 'rank1', 'nndsvd', got 'nndsvda'; did you mean 'nndsvd'?
-    """
+    """Refuse what is not one of the choices; `otherwise` names what else may be given."""
     if isinstance(value, str) and value in choices:
         return
     near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
@@ -215,20 +218,15 @@ def check_number(name: str, value: object, *, finite: bool = True) -> None:
         raise ValueError(f"{name} must be {'finite and ' if finite else ''}not negative, got {value}")
 
 
-def check_one_each(name: str, values: Any, n: int, what: str = "label", of: str = "samples") -> None:
-    """Refuse what is not one value for each of `n` samples.
-
-    >>> check_one_each("groupby", ["a", "b"], 3)
-    Traceback (most recent call last):
-    ValueError: groupby must have one label for each of the 3 samples, got 2
-    """
+def check_one_each(name: str, values: Any, n: int, what: str = "label") -> None:
+    """Refuse what is not one value for each of `n` samples."""
     shape = np.shape(values)
     if shape != (n,):
         got = repr(values) if isinstance(values, str) else shape[0] if len(shape) == 1 else f"shape {shape}"
-        raise ValueError(f"{name} must have one {what} for each of the {n} {of}, got {got}")
+        raise ValueError(f"{name} must have one {what} for each of the {n} samples, got {got}")
 
 
-def one_for_each(name: str, given: Any, length: int, *, of: str = "features") -> NDArray[np.float64]:
+def one_for_each(name: str, given: Any, length: int) -> NDArray[np.float64]:
     """Return finite numbers >= 0, one for each of `length` features: an array of them, or one number for all.
 
     >>> one_for_each("dispersion", 0.5, 3).tolist()
@@ -241,11 +239,11 @@ def one_for_each(name: str, given: Any, length: int, *, of: str = "features") ->
         values = np.array(given, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
-            f"{name} must be numbers, one for each of the {length} {of}, got {given!r}"
+            f"{name} must be numbers, one for each of the {length} features, got {given!r}"
         ) from error
     if values.shape not in ((), (length,)):
         raise ValueError(
-            f"{name} must be a number, or one for each of the {length} {of}; got shape {values.shape}"
+            f"{name} must be a number, or one for each of the {length} features; got shape {values.shape}"
         )
     values = np.broadcast_to(values, (length,)).copy()
     bad = ~(np.isfinite(values) & (values >= 0.0))
@@ -287,10 +285,8 @@ def new_seed(rng: Random) -> int:
 
 def random_parts(rng: Random) -> dict[str, Any]:
     """State of a generator of random numbers, as JSON holds it."""
-    random: Any = rng
-    generator = isinstance(rng, np.random.Generator)
-    state = random.bit_generator.state if generator else random.get_state(legacy=False)
-    return {"type": type(rng).__name__, "state": _listed(dict(state))}
+    state = rng.bit_generator.state if isinstance(rng, np.random.Generator) else rng.get_state(legacy=False)
+    return {"type": type(rng).__name__, "state": _listed(state)}
 
 
 def check_known(rng: Random) -> None:
@@ -304,7 +300,7 @@ def check_known(rng: Random) -> None:
 
 def random_from_parts(parts: Mapping[str, Any]) -> Random:
     """Restore a generator from the state that `random_parts` gave."""
-    state = _arrayed(parts["state"])
+    state = parts["state"]
     inner = state["state"] if isinstance(state["state"], dict) else {}
     positions = (("pos", inner.get("pos", 0), 624), ("buffer_pos", state.get("buffer_pos", 0), 4))
     for name, place, most in positions:  # in the memory of the generator; NumPy does not check them
@@ -320,19 +316,9 @@ def random_from_parts(parts: Mapping[str, Any]) -> Random:
 
 
 def _listed(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return {"array": value.tolist(), "dtype": value.dtype.str}
-    return {key: _listed(one) for key, one in value.items()} if isinstance(value, dict) else value
-
-
-def _arrayed(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    if set(value) == {"array", "dtype"}:
-        if np.dtype(value["dtype"]).kind not in "iu":
-            raise ValueError(f"random numbers are whole numbers, got {value['dtype']!r}")
-        return np.array(value["array"], dtype=value["dtype"])
-    return {key: _arrayed(one) for key, one in value.items()}
+    if isinstance(value, dict):
+        return {key: _listed(one) for key, one in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 # ---------- the version of the package

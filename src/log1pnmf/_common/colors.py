@@ -19,18 +19,10 @@ COLORS = """
 
 
 def distinct_colors(n: int) -> list[str]:
-    """Return n colours; after the 60th they start again.
-
-    >>> distinct_colors(2)
-    ['#0072b2', '#e69f00']
-    """
+    """Return n colours; after the 60th they start again."""
     return list(islice(cycle(COLORS.split()), n))
 
 
 def factor_colors(n: int) -> list[str]:
-    """Return the colours of the factors of a fit in all plots and in the report, grey for the first.
-
-    >>> factor_colors(3)
-    ['#d0d0d0', '#0072b2', '#e69f00']
-    """
+    """Return the colours of the factors of a fit in all plots and in the report, grey for the first."""
     return [BASELINE, *distinct_colors(n)][:n]

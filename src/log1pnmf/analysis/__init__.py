@@ -20,9 +20,8 @@ from .metrics import (
 )
 from .select import select
 from .selection import Judgement, Selection
-from .stability import Relation, Stability, consensus, fit_seeds, relate, stability
+from .stability import Relation, Stability, Sweep, consensus, fit_seeds, relate, stability, sweep
 from .suggest import suggest_names
-from .sweep import Sweep, sweep
 from .topics import TopicModel, coherence, exclusivity, topic_model
 from .usage import Usage, usage
 

@@ -18,8 +18,7 @@ from log1pnmf.fitting.new_samples import counts_of
 from log1pnmf.model.batches import Batches, batch_labels
 from log1pnmf.model.problem import Problem
 
-MOST = 0.95
-"""Part of a group, or of a batch, that makes it nearly all of it."""
+MOST = 0.95  # part of a group, or of a batch, that makes it nearly all of it
 
 
 def batch_effects(fit: Any) -> Any:
@@ -38,7 +37,6 @@ def batch_effects(fit: Any) -> Any:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from log1pnmf import fit_log1p_nmf
     >>> counts = np.random.default_rng(0).poisson(5.0, (40, 3)) * [1, 1, 2]
     >>> counts[:20, 0] *= 3
@@ -96,7 +94,6 @@ def batch_findings(fit: Any, counts: Any = None, *, n_top: int = 5) -> BatchFind
 
     Examples
     --------
-    >>> import numpy as np
     >>> from log1pnmf import fit_log1p_nmf
     >>> counts = np.random.default_rng(0).poisson(50.0, (40, 12))
     >>> counts[:20, 0] *= 3
@@ -151,7 +148,6 @@ def confounded_groups(fit: Any, groups: Any) -> list[str]:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from log1pnmf import fit_log1p_nmf
     >>> counts = np.random.default_rng(0).poisson(5.0, (40, 3))
     >>> fit = fit_log1p_nmf(counts, 1, batch=np.repeat(["a", "b"], 20))

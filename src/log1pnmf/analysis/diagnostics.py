@@ -31,7 +31,7 @@ from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
 from log1pnmf.model.problem import Problem
 
-from .marker_tests import ERRORS, TINY, Z95, inverse_information
+from .marker_tests import ERRORS, TINY, Z95, inverse_information, weighted_products
 
 Array = NDArray[np.float64]
 
@@ -46,13 +46,7 @@ WHOLE, GROWTH, LARGEST_COUNT = 400, 1.03, 1e9
 
 
 def expected_deviance(mean: Array, dispersion: Array | None = None) -> Array:
-    """Deviance that a count with this mean has on average.
-
-    >>> expected_deviance(np.array([0.0, 0.01, 1.0, 1000.0])).round(3).tolist()
-    [0.0, 0.092, 1.147, 1.0]
-    >>> expected_deviance(np.array([0.01, 1.0, 1000.0]), np.array(2.0)).round(3).tolist()
-    [0.08, 0.873, 1.257]
-    """
+    """Return the deviance that a count with this mean has on average."""
     grid, values = _poisson_table()
     inside = np.interp(np.log(np.clip(mean, LEAST_TABLED, LARGEST_TABLED)), grid, values)
     inside *= np.minimum(mean / LEAST_TABLED, 1.0)
@@ -124,31 +118,26 @@ def loading_errors(
 ) -> Array:
     """Compute standard errors of loadings given the factors, from the counts of each sample.
 
-    The factors are treated as known. Fitted ones differ from true ones in scale and mixing, which is not in
-    these errors: intervals hold a sample's loadings on the factors of this fit, and much less often those on
-    the true factors. For a loading at its bound, 1.96 errors reach the end of a one-sided 95% interval, and
-    the errors of the other loadings are computed without it.
+    The factors are treated as known: intervals hold a sample's loadings on the factors of this fit, and less
+    often those on the true factors. For a loading at its bound, 1.96 errors reach the end of
+    a one-sided 95% interval, and the errors of the other loadings are computed without it.
 
     Parameters
     ----------
     fit : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     counts : array, sparse matrix, data frame or source of shape (n, m)
         Counts of the samples.
     loadings : array of shape (n, K), optional
         Loadings of other samples, from `log1pnmf.Log1pNMF.transform`; by default those of the fit.
-    size_factors : {"total", "fit", "none"} or array of shape (n,), optional
-        For other samples, as in `transform`.
-    batch : array of shape (n,), optional
-        For other samples, as in `transform`.
+    size_factors, batch : optional
+        Of other samples, as in `transform`.
     errors : {"sandwich", "model"}
         "sandwich" is valid for counts of any variance; "model" trusts the noise of the fit.
 
     Returns
     -------
     ndarray of shape (n, K)
-        Standard errors given the factors, on the scale of the loadings; inf if the counts contain no
-        information.
+        On the scale of the loadings; inf if the counts contain no information.
 
     Examples
     --------
@@ -184,8 +173,6 @@ def loading_errors(
 def _errors(fit: Fit, problem: Problem, loadings: Array, errors: str) -> Array:
     """Errors of samples in memory, block by block."""
     factors = fit.factors / fit.link.alpha
-    first, second = np.triu_indices(fit.n_components)
-    products = factors[:, first] * factors[:, second]
     largest = fit.loadings.max(axis=0)
     upper = largest if fit.settings.l1 > 0 else np.full(len(largest), np.inf)
     found = np.empty_like(loadings)
@@ -193,18 +180,12 @@ def _errors(fit: Fit, problem: Problem, loadings: Array, errors: str) -> Array:
         y, t = problem.counts.by_row.to_dense(rows), exposure_of(problem, rows)
         eta = loadings[rows] @ factors.T
         slope = entry_gradient(y, eta, t, fit.link, noise=fit.noise)
-        information = _square(entry_curvature(y, eta, t, fit.link, noise=fit.noise) @ products, first, second)
-        scores = _square(slope**2 @ products, first, second) if errors == "sandwich" else None
+        information = weighted_products(entry_curvature(y, eta, t, fit.link, noise=fit.noise), factors)
+        scores = weighted_products(slope**2, factors) if errors == "sandwich" else None
         low = loadings[rows] <= AT_BOUND * largest
         high = loadings[rows] >= (1.0 - AT_BOUND) * upper
         found[rows] = _of_block(information, scores, slope @ factors, low, high)
     return found
-
-
-def _square(pairs: Array, first: Any, second: Any) -> Array:
-    full = np.empty((len(pairs), int(first.max()) + 1, int(first.max()) + 1))
-    full[:, first, second] = full[:, second, first] = pairs
-    return full
 
 
 def _of_block(information: Array, scores: Array | None, gradient: Array, low: Any, high: Any) -> Array:
@@ -303,17 +284,7 @@ class Diagnostics:
     trend_spread: float = math.nan
 
     def outliers(self, threshold: float = OUTLYING) -> Index:
-        """Find samples that are explained much worse than the others, the worst first.
-
-        Parameters
-        ----------
-        threshold : float
-            Robust standard deviations above the median.
-
-        Returns
-        -------
-        ndarray of int
-        """
+        """Find samples more than `threshold` robust standard deviations above the median, the worst first."""
         order = np.argsort(-self.sample_score, kind="stable")
         return order[self.sample_score[order] > threshold]
 
@@ -354,18 +325,7 @@ class Diagnostics:
         }
 
     def summary(self, n_top: int = 5) -> str:
-        """Summarise the diagnostics in words.
-
-        Parameters
-        ----------
-        n_top : int
-            Number of features, samples and entries to name.
-
-        Returns
-        -------
-        str
-            Text to print.
-        """
+        """Summarise the diagnostics in words, naming at most `n_top` features and samples."""
         dispersion = float(np.nanmedian(self.feature_dispersion))
         worst = np.argsort(-np.nan_to_num(self.feature_dispersion), kind="stable")[:n_top]
         named = ", ".join(f"{self.feature_names[j]} ({self.feature_dispersion[j]:.3g})" for j in worst)
@@ -391,7 +351,6 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
     Parameters
     ----------
     fit : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         The counts that were fitted. All entries are used; of counts in chunks, only those of the samples
         kept in memory, up to 8,192 at random.
@@ -400,13 +359,8 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
     feature_names : sequence of str, optional
         Names of the features; by default those of the fit.
 
-    Returns
-    -------
-    Diagnostics
-
     Examples
     --------
-    >>> import numpy as np
     >>> from log1pnmf import Log1pNMF
     >>> counts = np.random.default_rng(0).poisson(3.0, size=(60, 30))
     >>> counts[7] = np.arange(30) ** 2 % 29  # unlike all others
@@ -459,10 +413,7 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
 
 
 def _most_extreme(n: int, kept: list[Array], first: int, *block: Array) -> list[Array]:
-    """Return the entries with the largest absolute values, the last of a block, so far and in this block.
-
-    Columns are sample, feature, and those of the block, whose samples begin with `first`.
-    """
+    """Return sample, feature and values of the entries with the largest last value, so far and in a block."""
     size = np.abs(block[-1]).ravel()
     n_new = min(n, size.size)
     flat = np.argpartition(-size, n_new - 1)[:n_new] if n_new else np.zeros(0, dtype=np.intp)

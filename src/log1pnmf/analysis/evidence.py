@@ -31,25 +31,23 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.checks import as_random, check_whole, new_seed, plural
+from log1pnmf._common.checks import as_random, check_whole, new_seed, plural, shown
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import fit_and_counts, is_annotated
 from log1pnmf.fitting.fit import Fit, Keys, or_one
-from log1pnmf.fitting.fit_counts import KNOWN, asked_again, fit_counts
-from log1pnmf.fitting.fixed_factors import ImpossibleCountsError, constraint_of, structure_of
+from log1pnmf.fitting.fit_counts import KNOWN, fit_again
+from log1pnmf.fitting.fixed_factors import constraint_of, structure_of
 from log1pnmf.fitting.runs import AdaptiveUpdate
-from log1pnmf.fitting.settings import GIVEN, Settings
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate, solve_loadings
 from log1pnmf.fitting.starts import lifted
 from log1pnmf.model.predict import BLOCK_ENTRIES
-from log1pnmf.model.problem import Bounds, Constraint, Problem, Structure
+from log1pnmf.model.problem import Bounds, Constraint
 from log1pnmf.model.simulate import draw_poisson
 
 from .metrics import match_factors, null_deviance
-from .select import shown
 
 Array = NDArray[np.float64]
 
@@ -120,11 +118,8 @@ class Evidence:
     def table(self) -> dict[str, Any]:
         """One row per factor; ``pandas.DataFrame(table)`` shows it.
 
-        Returns
-        -------
-        dict of str to ndarray
-            Columns `factor`, `loss`, `from_noise`, `times_noise` (the loss over what noise gives),
-            `deviance_percent`, `seeds` and `bootstrap`.
+        Columns: `factor`, `loss`, `from_noise`, `times_noise` (the loss over what noise gives),
+        `deviance_percent`, `seeds` and `bootstrap`.
         """
         names = ("loss", "from_noise", "times_noise", "deviance_percent", "seeds", "bootstrap")
         factors = np.array(self.factor_names, dtype=object)
@@ -137,12 +132,7 @@ class Evidence:
         return about | {"judgement": self.judgement(), "factor_names": names}
 
     def judgement(self) -> str:
-        """Describe in words whether the factors are there.
-
-        Returns
-        -------
-        str
-        """
+        """Describe in words whether the factors are there."""
         if np.isnan(self.loss).any():
             return "There is one factor; without it there is no model to compare with."
         times = self.times_noise
@@ -171,13 +161,7 @@ class Evidence:
         return ", ".join(np.array(self.factor_names, dtype=object)[which])
 
     def summary(self) -> str:
-        """List what speaks for every factor.
-
-        Returns
-        -------
-        str
-            Text to print.
-        """
+        """List what speaks for every factor."""
         title = "Evidence (loss without the factor, times what noise gives, back from starts, from bootstrap)"
         widest = max(3, *map(len, self.factor_names))
         lines = [
@@ -220,7 +204,6 @@ def evidence(
     Parameters
     ----------
     fit : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         The counts that were fitted. Of counts in chunks, only the samples kept in memory are used, up to
         8,192 at random.
@@ -236,12 +219,7 @@ def evidence(
     n_jobs : int, optional
         Number of threads.
     verbose : int, optional
-        By default progress is shown in a terminal and in a notebook, from the third second on. 1 shows it at
-        once and writes a line into log files; 0 shows nothing.
-
-    Returns
-    -------
-    Evidence
+        As in `log1pnmf.select`.
 
     See Also
     --------
@@ -250,7 +228,6 @@ def evidence(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from log1pnmf import Log1pNMF
     >>> own = (np.arange(60)[:, None] < 30) == (np.arange(20) < 10)  # half of the features for each half
     >>> counts = np.random.default_rng(0).poisson(np.where(own, 6.0, 0.5))
@@ -268,7 +245,7 @@ def evidence(
     refits = _Refits.of(fit.normalized("max"), data, rows, n_jobs)
     rng = as_random(random_state)
     k = fit.n_components if fit.n_components > 1 else 0
-    with shown(None, verbose, "evidence") as on_fit, warnings.catch_warnings():
+    with shown(verbose, "evidence") as on_fit, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the fit itself has said so
         done, of_all = count(1), k + n_seeds + n_bootstrap
 
@@ -318,7 +295,8 @@ class _Refits:
     def of(cls, fit: Fit, data: Counts, rows: NDArray[np.int64], n_jobs: int | None) -> _Refits:
         """Refit to the subsample, from where the fit is."""
         fit = fit.of_rows(rows)
-        self = cls(fit, data, constraint_of(fit.settings, _structure(fit, data)), math.nan, n_jobs)
+        known = structure_of(data, fit.settings, **dict(zip(KNOWN, fit.known_parts, strict=True)))
+        self = cls(fit, data, constraint_of(fit.settings, known), math.nan, n_jobs)
         point, loss = self.settled(data, Point(fit.loadings, fit.factors / fit.link.alpha), self.constraint)
         fit = replace(fit, loadings=point.loadings, factors=point.factors * fit.link.alpha)
         return replace(self, fit=fit, loss=loss)
@@ -326,9 +304,7 @@ class _Refits:
     def losses_without(self, k: int, seed: int) -> tuple[float, float]:
         """Return what is lost without a factor, and without one that was fitted to noise in its place."""
         fit, rng = self.fit, np.random.default_rng(seed)
-        try:
-            _structure(_of_factors(fit, np.delete(np.arange(fit.n_components), k)), self.data)
-        except ImpossibleCountsError:  # it is the only one that some counts may have
+        if not self.possible_without(k):
             return math.inf, 0.0
         less, loss = self.without(self.data, Point(fit.loadings, fit.factors / fit.link.alpha), k)
         counts = self.drawn(less, rng)
@@ -338,6 +314,17 @@ class _Refits:
         )
         more, least = self.settled(counts, Point(*beside), self.constraint)
         return loss - self.loss, self.without(counts, more, k)[1] - least
+
+    def possible_without(self, k: int) -> bool:
+        """Return whether other factors may explain all counts, within what is known of them."""
+        if self.fit.factor_kinds is None:
+            return True
+        sides, n_factors = (self.constraint.loadings, self.constraint.factors), self.fit.n_components
+        loadings, factors = (np.delete(side.tables(n_factors)[1] > 0.0, k, axis=1) for side in sides)
+        table = self.data.to_scipy().tocoo()
+        rows, columns = (loadings, table.row), (factors, table.col)
+        may = [one[np.minimum(at, len(one) - 1)] for one, at in (rows, columns)]  # a single row is for all
+        return bool((may[0] & may[1]).any(axis=1).all())
 
     def without(self, counts: Counts, at: Point, k: int) -> tuple[Point, float]:
         """Take a factor out and let the rest settle; the other factors stay about what they are."""
@@ -352,8 +339,8 @@ class _Refits:
 
     def settled(self, counts: Counts, start: Point, constraint: Constraint) -> tuple[Point, float]:
         """Return where loadings and factors settle within their bounds, and the negative log-likelihood."""
-        exact, at, bounds = self.engine(self.fit.problem(counts)), start, constraint.loadings
-        loadings, factors = lifted(exact.problem, at.loadings, at.factors)
+        exact, bounds = make_engine("auto", self.fit.problem(counts), self.n_jobs), constraint.loadings
+        loadings, factors = lifted(exact.problem, start.loadings, start.factors)
         at = Point(bounds.clip(loadings), constraint.factors.clip(factors))
         near = self.with_few_zeros(exact, at)
         at = replace(at, loadings=solve_loadings(near, at.loadings, at.factors, bounds=bounds, tol=1e-5)[0])
@@ -374,16 +361,14 @@ class _Refits:
                 break
         return at, exact.loss(at.loadings, at.factors)
 
-    def engine(self, problem: Problem) -> Engine:
-        return make_engine("auto", problem, self.n_jobs)
-
     def with_few_zeros(self, exact: Engine, at: Point) -> Engine:
         """Return an engine that approximates most zeros, where a fit would."""
         settings = self.fit.settings
         if exact.problem.zeros is not None or settings.why_exact(exact.problem.counts) is not None:
             return exact
         loss = exact.loss(at.loadings, at.factors)
-        return self.engine(AdaptiveUpdate(settings.zeros_tol).chosen(exact, at, loss, straight=True))
+        problem = AdaptiveUpdate(settings.zeros_tol).chosen(exact, at, loss, straight=True)
+        return make_engine("auto", problem, self.n_jobs)
 
     def drawn(self, at: Point, rng: np.random.Generator) -> Counts:
         """Draw counts from means, as scattered as the counts are around the means of the fit."""
@@ -409,44 +394,14 @@ class _Refits:
 
     def other_start(self, seed: int) -> Array:
         """Fit from a random start; return the similarity of each factor's match."""
-        settings, given = _asked(self.fit)
-        settings, given["random_state"] = replace(settings, init="random", random_state=seed), seed
-        other = fit_counts(self.data, settings, **given, n_jobs=self.n_jobs)
+        changes = {"tol": max(self.fit.asked.tol, LOOSEST), "init": "random", "random_state": seed}
+        given = {"init": None, "random_state": seed, "n_jobs": self.n_jobs}
+        other = fit_again(self.fit, self.data, self.fit.size_factors, changes=changes, **given)
         return match_factors(self.fit.loadings, other.loadings).similarity
 
     def other_samples(self, chosen: NDArray[np.int64]) -> Array:
         """Fit to samples drawn with replacement, from where the fit is; return the same."""
-        drawn = self.fit.of_rows(chosen)
-        settings, given = _asked(drawn)
-        given |= {"init": (drawn.loadings, drawn.factors), "n_jobs": self.n_jobs}
-        other = fit_counts(Counts.from_any(self.data.to_scipy()[chosen]), settings, **given)
+        drawn, counts = self.fit.of_rows(chosen), Counts.from_any(self.data.to_scipy()[chosen])
+        changes = {"tol": max(self.fit.asked.tol, LOOSEST)}
+        other = fit_again(drawn, counts, drawn.size_factors, changes=changes, n_jobs=self.n_jobs)
         return match_factors(drawn.loadings, other.loadings).similarity
-
-
-def _asked(fit: Fit) -> tuple[Settings, dict[str, Any]]:
-    """Return what a fit was asked for, with its own size factors and a looser tolerance."""
-    settings, given = asked_again(fit)
-    settings = replace(settings, tol=max(settings.tol, LOOSEST), n_init=1, n_components=fit.n_components)
-    return replace(settings, size_factors=GIVEN), {**given, "size_factors": fit.size_factors}
-
-
-def _of_factors(fit: Fit, chosen: NDArray[np.intp]) -> Fit:
-    """Take some factors of a fit, with what was known of them."""
-    names, kinds, mask = fit.given_factor_names, fit.factor_kinds, fit.mask
-    if kinds is not None and mask is not None:
-        masked = np.flatnonzero(kinds == "mask")
-        mask = mask[:, [int(np.flatnonzero(masked == k)[0]) for k in chosen if k in masked]]
-    return replace(
-        fit,
-        loadings=fit.loadings[:, chosen],
-        factors=fit.factors[:, chosen],
-        settings=replace(fit.settings, n_components=len(chosen)),
-        given_factor_names=None if names is None else names[chosen],
-        factor_kinds=None if kinds is None else kinds[chosen],
-        mask=mask if mask is not None and mask.shape[1] else None,
-    )
-
-
-def _structure(fit: Fit, counts: Counts) -> Structure | None:
-    """Return what was known of the factors of a fit."""
-    return structure_of(counts, fit.settings, **dict(zip(KNOWN, fit.known_parts, strict=True)))

@@ -16,15 +16,11 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import Random, check_choice, check_number, check_whole
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import folds, training_size_factors
-from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.fit import Fit, c_name
-from log1pnmf.fitting.runs import Run, Runs, Start, first_problem, update_of
+from log1pnmf.fitting.fit_counts import fit_counts
 from log1pnmf.fitting.settings import NOISES, Settings
-from log1pnmf.fitting.starts import continued_start, find_start
-from log1pnmf.model.batch_effects import first_effects
-from log1pnmf.model.batches import Batches
+from log1pnmf.model.dispersion import FIRST_DISPERSION
 from log1pnmf.model.noise import ShiftedLog
-from log1pnmf.model.problem import Problem
 
 from .heldout import heldout_features, heldout_log_likelihood, training_by_sample
 
@@ -170,17 +166,11 @@ class Part:
     number: int  # which fold; for all counts the number of folds
     train: Counts
     size_factors: Array  # of the training samples, such that c means what it means in the whole data
-    batches: Batches | None = None  # of the training samples; a fit begins with their effects
+    batch: NDArray[np.object_] | None = None  # of the training samples
     penalty_scale: float = 1.0  # share of the whole data's log-likelihood that is fitted
     # of a fit, for every sample of the data: held-out log-likelihood (0 for samples that are not held out),
     # and that of the training counts where it tells values of c apart (otherwise 0)
     scores: Callable[[Fit], tuple[Array, Array]] | None = None
-
-
-def part_of(number: int, train: Counts, sizes: Array, batches: Batches | None, **more: Any) -> Part:
-    """Return counts to fit, with the effects of batches that a fit begins with."""
-    first = None if batches is None else first_effects(batches, train, sizes)
-    return Part(number, train, sizes, first, **more)
 
 
 def make_folds(
@@ -191,7 +181,7 @@ def make_folds(
     test_fraction: float,
     size_factors: Any,
     seed: int,
-    batches: Batches | None = None,
+    batch: NDArray[np.object_] | None = None,
 ) -> list[Part]:
     """Split the data `n_folds` times."""
     rng, made = np.random.default_rng([seed, 0]), list[Part]()
@@ -199,8 +189,7 @@ def make_folds(
         for train, test in folds(counts, n_folds, test_fraction=test_fraction, random_state=rng):
             sizes = training_size_factors(train, test_fraction, size_factors)
             scores = partial(_score_counts, train=train, test=test, test_fraction=test_fraction)
-            own = {"penalty_scale": 1.0 - test_fraction, "scores": scores}
-            made.append(part_of(len(made), train, sizes, batches, **own))
+            made.append(Part(len(made), train, sizes, batch, 1.0 - test_fraction, scores))
         return made
     sizes, everyone = counts.size_factors(size_factors), np.arange(counts.n_samples)
     by_total = isinstance(size_factors, str) and size_factors in ("total", "fit")
@@ -215,11 +204,10 @@ def make_folds(
             rows=rows,
             scored=np.sort(rng.permutation(counts.n_features)[:n_scored]),
             size_factors=None if by_total else sizes[rows],
-            batches=None if batches is None else batches.of_samples(rows),
+            batch=None if batch is None else batch[rows],
         )
-        own = {"penalty_scale": len(others) / len(everyone), "scores": scores}
-        here = None if batches is None else batches.of_samples(others)
-        made.append(part_of(len(made), train, sizes[others], here, **own))
+        here = None if batch is None else batch[others]
+        made.append(Part(len(made), train, sizes[others], here, len(others) / len(everyone), scores))
     return made
 
 
@@ -231,11 +219,10 @@ def _score_counts(fit: Fit, *, train: Counts, test: Counts, test_fraction: float
 
 
 def _score_samples(
-    fit: Fit, *, test: Counts, rows: NDArray[np.intp], batches: Batches | None, **how: Any
+    fit: Fit, *, test: Counts, rows: NDArray[np.intp], batch: NDArray[np.object_] | None, **how: Any
 ) -> tuple[Array, Array]:
     """Score some features of the samples in these rows; their other features give the loadings."""
-    if batches is not None and fit.batches is not None:
-        batches = replace(batches, effects=fit.batches.effects, known={})  # those of the training samples
+    batches = None if fit.batches is None else fit.batches.for_samples(batch, len(rows))
     held, fitted = np.zeros((2, len(rows) + len(fit.loadings)))
     held[rows] = heldout_features(fit, new=test, batches=batches, **how)
     return held, fitted
@@ -282,57 +269,39 @@ class Fitter:
 
     def from_seed(self, setting: Setting, number: int) -> Fit:
         """Return the fit of a setting from the random start with this number."""
-        settings = replace(self._settings(setting), init="random")
-        run = self._run(settings, self._fresh(settings), self._random(setting, number))
-        return run.as_fit(settings, run.changed.put_into(self._problem(settings)))
+        return self._fit(setting, self._random(setting, number), init="random")
 
     def scored(self, setting: Setting, before: Fit | None) -> tuple[Fit, ScoredFit]:
-        """Return the fit of a setting with the best training objective, and its scores.
-
-        The first of `n_starts` starts is where the fit before it ended, if there is one.
-        """
-        started, rng, settings = time.thread_time(), self._random(setting), self._settings(setting)
-        starts: list[Start] = []
+        """Return the best fit to the training part, from `before` and from fresh starts, and its scores."""
+        started, rng, fits = time.thread_time(), self._random(setting), list[Fit]()
         if before is not None:
-            given = continued_start(before, self._problem(settings), settings.n_components, rng)
-            starts.append(partial(find_start, settings=settings, given=given))
-        starts += [self._fresh(settings, number) for number in range(self.n_starts - len(starts))]
-        runs = (self._run(settings, start, rng, None if k else before) for k, start in enumerate(starts))
-        best = min(runs, key=lambda run: run.objective)
-        fit = best.as_fit(settings, best.changed.put_into(self._problem(settings)))
+            fits.append(self._fit(setting, rng, before))
+        if self.n_starts > len(fits):
+            fits.append(self._fit(setting, rng, n_init=self.n_starts - len(fits)))
+        fit = min(fits, key=lambda one: one.objective)
         assert self.part.scores is not None  # only folds are scored
         by_sample, fitted = self.part.scores(fit)
-        seconds, met = time.thread_time() - started, best.stopped == "converged"
-        return fit, ScoredFit(self.part.number, setting, by_sample, best.last.index, met, seconds, fitted)
-
-    def _settings(self, setting: Setting) -> Settings:
-        """Return the settings of a fit to this part."""
-        l1 = self.part.penalty_scale * setting.l1
-        settings = replace(self.settings, c=setting.c, n_components=setting.n_components, l1=l1)
-        return settings.with_noise(setting.noise).resolved(self.settings.engine, self.part.train)
+        how = fit.n_iter, fit.converged, time.thread_time() - started
+        return fit, ScoredFit(self.part.number, setting, by_sample, *how, fitted)
 
     def _random(self, setting: Setting, *number: int) -> Random:
         return np.random.default_rng([self.seed, 1, self.part.number, *self.grid.place(setting), *number])
 
-    def _problem(self, settings: Settings, before: Fit | None = None) -> Problem:
-        """Return the problem of a fit; fitted size factors begin with those of the fit before."""
-        part = self.part
-        return first_problem(settings, part.train, part.size_factors, part.batches, before=before)
-
-    def _fresh(self, settings: Settings, number: int = 0) -> Start:
-        """Return what finds the start that the settings name."""
-        return lambda engine, rng, _: find_start(engine, rng, number, settings=settings, n_jobs=1)
-
-    def _run(self, settings: Settings, start: Start, rng: Random, before: Fit | None = None) -> Run:
-        run = Runs(
-            settings=replace(settings, n_init=1),
-            engine=make_engine(settings.engine, self._problem(settings, before), 1),
-            rng=rng,
-            start=start,
-            constraint=settings.constraint,
-            update=update_of(settings, self.part.train, batched=self.part.batches is not None),
+    def _fit(self, setting: Setting, rng: Random, before: Fit | None = None, **changes: Any) -> Fit:
+        part, own = self.part, {**setting.parameters, **changes}
+        own["l1"] *= part.penalty_scale
+        fit = fit_counts(
+            part.train,
+            replace(self.settings.with_noise(own.pop("noise")), **own),
+            size_factors=part.size_factors,
+            dispersion=FIRST_DISPERSION,  # every fit finds its own
+            batch=part.batch,
+            init=before,
+            random_state=rng,
+            n_jobs=1,
+            verbose=0,
             callbacks=[lambda iteration: self.stopped()],
-        ).best()
+        )
         if self.stopped():
             raise Interrupted
-        return run
+        return fit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import check_one_each
+from log1pnmf._common.checks import check_choice, check_one_each
 from log1pnmf._common.colors import factor_colors
 from log1pnmf.fitting.anndata import column_of, is_annotated
 
@@ -30,12 +30,7 @@ MOST_GROUPS, FEWEST_FRACTIONS = 60, 5
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Which group each sample is in; the groups have an order.
-
-    >>> groups = Groups.of(["b", "a", "b"])
-    >>> groups.names, groups.codes.tolist(), groups.sizes.tolist()
-    (('a', 'b'), [1, 0, 1], [1, 2])
-    """
+    """Which group each sample is in; the groups have an order."""
 
     codes: Indices  # (n,): position in `names`
     names: tuple[str, ...]  # every group has at least one sample
@@ -89,11 +84,7 @@ def _is_missing(label: object) -> bool:
 
 
 def numbers_of(labels: Any) -> Array | None:
-    """Return labels that are numbers, NaN where one is missing; None for text, booleans and categories.
-
-    >>> numbers_of([31, None, 40]), numbers_of(["a", "b"]), numbers_of([True, False])
-    (array([31., nan, 40.]), None, None)
-    """
+    """Return labels that are numbers, NaN where one is missing; None for text, booleans and categories."""
     if isinstance(labels, Groups) or hasattr(getattr(labels, "cat", labels), "categories"):
         return None
     values = np.asarray(labels)
@@ -110,10 +101,8 @@ def numbers_of(labels: Any) -> Array | None:
 def as_numbers(labels: Any) -> Array | None:
     """Return labels that are a scale: more numbers than there can be groups, or differing fractions; or None.
 
-    >>> as_numbers([1, 2, 2, 1]) is None, as_numbers(["a"] * 100) is None
-    (True, True)
-    >>> as_numbers(range(100)).shape, as_numbers([0.1, 0.5, 0.7, 1.2, 1.9, 2.5]).shape
-    ((100,), (6,))
+    >>> [as_numbers(labels) is None for labels in ([1, 2, 2, 1], ["a"] * 100, range(100), [True, False])]
+    [True, True, False, True]
     """
     values = numbers_of(labels)
     if values is None:
@@ -137,11 +126,7 @@ def labels_of(source: Any, groupby: Any) -> Any:
 
 
 def read_labels(source: Any, groupby: Any) -> Any:
-    """Read groups, or numbers to sort the samples by; refuse more groups than a plot can show.
-
-    >>> read_labels(None, ["b", "a", "b"]).names
-    ('a', 'b')
-    """
+    """Read groups, or numbers to sort the samples by; refuse more groups than a plot can show."""
     labels = labels_of(source, groupby)
     if as_numbers(labels) is not None:
         return labels
@@ -171,11 +156,7 @@ def _called(groupby: Any) -> str:
 
 
 def group_means(loadings: Array, groups: Groups) -> Array:
-    """Mean loading of every group (row) on every factor.
-
-    >>> group_means(np.array([[1.0], [3.0], [5.0]]), Groups.of(["a", "a", "b"])).tolist()
-    [[2.0], [5.0]]
-    """
+    """Return the mean loading of every group (row) on every factor."""
     check_one_each("groupby", groups.codes, len(loadings))
     sums = np.stack([np.bincount(groups.codes, column) for column in loadings.T], axis=1)
     return sums / groups.sizes[:, None]
@@ -225,17 +206,7 @@ ALIKE = 0.5  # correlation from which factors of two fits that correspond have t
 
 
 def colors_of_fits(tables: Sequence[NDArray[np.float64]], reference: int = 0) -> list[list[str]]:
-    """Colour the factors of several fits; `tables` are their loadings (or their factors).
-
-    Factors of the fit at position `reference` have the usual colours. A factor of another fit has the colour
-    of its match there, or a new one where the two are less alike than 0.5.
-
-    >>> import numpy as np
-    >>> one = np.eye(3)
-    >>> first, second = colors_of_fits([one, one[:, ::-1]])
-    >>> first == second[::-1]
-    True
-    """
+    """Return colours for the factors of several fits: where they match the reference, its colours."""
     first = tables[reference]
     palette = factor_colors(sum(table.shape[1] for table in tables))
     fresh = iter(palette[first.shape[1] :])
@@ -271,18 +242,11 @@ class Arrangement:
 def arrange(
     loadings: Array, groupby: Any = None, *, max_samples: int | None = None, random_state: int = 0
 ) -> Arrangement:
-    """Put samples in order: group by group, with similar samples side by side.
-
-    `groupby`: label of every sample, see `Groups.of`. Numbers with more than 60 different values are no
-    groups: samples are sorted by them.
+    """Put samples in order: group by group (or along a number), with similar samples side by side.
 
     Up to 300 samples of a group are the leaves of an average-linkage tree, in the order that makes the path
     along them shortest. Larger groups are first divided around 300 centres (k-means). The centres are ordered
     in the same way, and the samples of a centre along the line from the centre before to the one after it.
-
-    >>> arrangement = arrange([[0.9], [0.1], [0.5], [0.2]], ["x", "y", "x", "y"])
-    >>> arrangement.order.tolist(), arrangement.spans
-    ([0, 2, 3, 1], (('x', 0, 2), ('y', 2, 4)))
     """
     values = np.asarray(loadings, dtype=np.float64)
     if values.ndim != 2 or not np.isfinite(values).all():
@@ -365,3 +329,78 @@ def _through_centres(points: Array, rng: np.random.Generator) -> Indices:
     direction = ends[2:] - ends[:-2]  # from the centre before to the one after
     along = np.einsum("ik,ik->i", points, direction[position])
     return np.lexsort((along, position))
+
+
+# ---------- sections of a tissue in an AnnData object
+
+LIBRARIES = ("library_id", "section", "slide")  # columns of `obs` that tell sections apart
+IMAGES = ("hires", "lowres")
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """Samples that are drawn together."""
+
+    name: str  # empty where there is only one section
+    samples: NDArray[np.intp]  # positions of the samples among all
+    places: Array  # of these samples; y points downwards
+    diameter: float  # of a spot, in the units of the places
+    image: Any = None
+    extent: tuple[float, float, float, float] | None = None  # of the image: left, right, bottom, top
+
+
+def sections_of(adata: Any, library_key: str | None = None, image: str = "hires") -> list[Section]:
+    """Return the sections of ``adata.obsm["spatial"]``; images and spots as scanpy's readers keep them."""
+    check_choice("image", image, (*IMAGES, "none"))
+    if not is_annotated(adata) or "spatial" not in adata.obsm:
+        raise KeyError("positions in space are needed: pass AnnData with two columns in obsm['spatial']")
+    places = np.asarray(adata.obsm["spatial"], dtype=np.float64)[:, :2]
+    if not np.isfinite(places).all():
+        raise ValueError("adata.obsm['spatial'] holds values that are not finite; drop these samples")
+    libraries = adata.uns.get("spatial", {})
+    if library_key is None:
+        library_key = next((name for name in LIBRARIES if name in adata.obs), None)
+    if library_key is not None:
+        labels = column_of(adata, "obs", library_key, "library_key").astype(str).to_numpy()
+    elif len(libraries) > 1:
+        raise ValueError(
+            f"adata.uns['spatial'] has {len(libraries)} libraries; pass library_key, the column of adata.obs "
+            "with the library of every sample"
+        )
+    else:
+        labels = np.full(len(places), "")
+    names = list(dict.fromkeys(labels))
+    if len(names) == len(libraries) == 1:
+        libraries = {names[0]: next(iter(libraries.values()))}
+    sections = []
+    for name in names:
+        samples = np.flatnonzero(labels == name)
+        own = _library(libraries.get(name, {}), image)
+        own.setdefault("diameter", spacing(places[samples]))
+        sections.append(Section(name if len(names) > 1 else "", samples, places[samples], **own))
+    return sections
+
+
+def _library(library: Mapping[str, Any], image: str) -> dict[str, Any]:
+    """Return diameter, image and extent of a library, where it has them."""
+    scales, images = library.get("scalefactors", {}), library.get("images", {})
+    found: dict[str, Any] = {}
+    if "spot_diameter_fullres" in scales:
+        found["diameter"] = float(scales["spot_diameter_fullres"])
+    wanted = (
+        () if image == "none" else (image, *IMAGES)
+    )  # the other resolution where the wanted one is missing
+    for name in wanted:
+        scale = scales.get(f"tissue_{name}_scalef")
+        if name in images and scale is not None:
+            height, width = np.asarray(images[name]).shape[:2]
+            return found | {"image": images[name], "extent": (0.0, width / scale, height / scale, 0.0)}
+    return found
+
+
+def spacing(places: Array) -> float:
+    """Return the median distance of a sample to its nearest neighbour; 1 if no two places differ."""
+    places = np.unique(places, axis=0)
+    if len(places) < 2:
+        return 1.0
+    return float(np.median(scipy.spatial.KDTree(places).query(places, k=2)[0][:, 1]))

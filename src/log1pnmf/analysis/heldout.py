@@ -45,20 +45,17 @@ def heldout_log_likelihood(
 ) -> Array:
     """Exact log-likelihood of the test part of each sample, given its training part.
 
-    A maximum-likelihood fit may predict a mean of exactly zero where a count turns up in the test part: one
-    such count would rule out the model. So a small share of the predicted means comes from a background that
-    has no factors at all, made from the training part alone and therefore the same for all fits that are
-    compared:
+    A fit may predict a mean of exactly zero where a count turns up in the test part. So a small share of the
+    predicted means comes from a background without factors, made from the training part alone and therefore
+    the same for all fits that are compared:
 
         ``mean = eps / (1 - eps) * ((1 - background) * s_i lam_ij + background * (r_i + 1/2) p_j)``
 
-    where ``r`` are the row totals of the training part and ``p`` its column totals + 1/2, as shares. With
-    the default share of 0.001 an unexpected count costs log(1000) = 7 more than under the background.
+    where ``r`` are the row totals of the training part and ``p`` its column totals + 1/2, as shares.
 
-    With negative binomial noise both parts of an entry share its excess over the mean. So the test part is
-    scored *given* the training part: with the training count ``y``, its mean ``m`` and the dispersion ``phi``
-    of the fit it is negative binomial with ``(1 + phi y) / (1 + phi m)`` times the mean, and the dispersion
-    ``phi / (1 + phi y)``. That is right for counts that were split without regard to their dispersion.
+    With negative binomial noise the test part is scored *given* the training part: with the training count
+    ``y``, its mean ``m`` and the dispersion ``phi`` of the fit it is negative binomial with
+    ``(1 + phi y) / (1 + phi m)`` times the mean, and the dispersion ``phi / (1 + phi y)``.
 
     Parameters
     ----------
@@ -135,22 +132,17 @@ def heldout_features(
     batches: Batches | None = None,
     background: float = BACKGROUND,
 ) -> Array:
-    """Exact log-likelihood of some features of samples that the fit has never seen, given the others.
-
-    Neither the samples nor anything about their scored features was used: loadings come from the other
-    features of each sample. So this also holds where counts vary more than Poisson counts do, as long as the
-    excess of one feature says nothing about that of another. `totals`: of the features in training.
-    """
+    """Return the exact log-likelihood of some features of new samples, given the other features."""
     given = np.setdiff1d(np.arange(new.n_features), scored)
     seen, unseen = select_features(new, given), select_features(new, scored)
     unsized = size_factors is None and fits_new_sizes(fit)
     if size_factors is None:
         per_unit = totals[given].sum() / fit.size_factors.sum()
         size_factors = np.where(seen.row_sums > 0, seen.row_sums / per_unit, 1.0)
-    rates = replace(fit.rates, batches=batches)
     held = NewSamples(fit, seen, size_factors, batches=batches, n_jobs=1, features=given)
     held = held.sized() if unsized else held
-    rates = replace(rates.of_features(scored), loadings=held.solve()[0], size_factors=held.size_factors)
+    rates = replace(fit.rates, batches=batches).of_features(scored)
+    rates = replace(rates, loadings=held.solve()[0], size_factors=held.size_factors)
     profile = (totals[scored] + 0.5) / (totals[given] + 0.5).sum()
     beside = Background(seen.row_sums + 0.5, profile, background)
     return score_entries(rates, unseen, beside, outliers=OUTLIERS)
@@ -169,9 +161,8 @@ def perplexity(
 
     The counts of every document are split. Loadings come from one part, and the other part is scored:
     ``exp(-sum(y log p) / sum(y))``, where p are the fitted means as shares of their sum over the features. A
-    share of 0.001 of p comes from the totals of the words, so that no word is impossible.
-    ``LatentDirichletAllocation.perplexity`` of scikit-learn scores the same words that it estimates the
-    topics of a document from, so you cannot compare its values with these.
+    share of 0.001 of p comes from the totals of the words, so that no word is impossible. Values of
+    scikit-learn's ``LatentDirichletAllocation`` cannot be compared: it scores the words that it has seen.
 
     Parameters
     ----------
@@ -221,9 +212,8 @@ def perplexity(
 def heldout_score(estimator: Any, X: Any, y: Any = None, *, test_fraction: float = 0.2) -> float:
     """Mean exact log-likelihood per entry of held-out features in new samples; a scorer for GridSearchCV.
 
-    ``estimator.score`` estimates the loadings of a sample from all of its counts, so it grows with the number
-    of factors. Here loadings come from some features, and the others are scored: more factors help only if
-    they predict.
+    ``estimator.score`` grows with the number of factors. Here loadings come from some features, and the
+    others are scored: more factors help only if they predict.
 
     Parameters
     ----------

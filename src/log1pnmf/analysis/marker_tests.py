@@ -98,9 +98,7 @@ class EstimatedLoadings:
     bounded: Array  # (n, K): loadings of the fit
     shift: Array  # (n, K): what leads from there to the estimates without bounds
     covariance: Array  # (n, K, K): of the errors of the estimates
-    # (n, K, K): inverse information; None if the tested counts are not those from which the loadings were
-    # estimated
-    inverse: Array | None
+    inverse: Array | None  # (n, K, K): inverse information; None if the tested counts are others
     factors: Array  # (m, K): with which they were estimated, on the eta scale
 
     @classmethod
@@ -179,12 +177,11 @@ def estimate_loadings(
     counted = np.broadcast_to(kinds != "loadings", (n, k)) & ((loadings > 0.0) | (kinds != "pattern"))
     shift, inverse = np.empty((n, k)), np.empty((n, k, k))
     covariance = np.empty((n, k, k)) if errors == "sandwich" else inverse
-    products = (factors[:, :, None] * factors[:, None, :]).reshape(len(factors), -1)
     for block in dense_blocks(rows.shape, BLOCK_BYTES / (8 * 8)):
         y, t, eta = rows.to_dense(block), exposure_of(problem, block), loadings[block] @ factors.T
         curvature = expected_curvature(eta, t, fit.link, problem.noise)
         slope = entry_gradient(y, eta, t, fit.link, noise=problem.noise)
-        information = (curvature @ products).reshape(-1, k, k)
+        information = weighted_products(curvature, factors)
         inverse[block] = inverse_information(information, counted[block])
         error = np.sqrt(np.einsum("ikk->ik", inverse[block]))
         step = -np.einsum("ikl,il->ik", inverse[block], slope @ factors)
@@ -192,7 +189,7 @@ def estimate_loadings(
         if errors == "sandwich":
             leverage = curvature * forms(packed(inverse[block]), factors, factors)
             slope = slope + curvature * (shift[block] @ factors.T)
-            scores = (slope**2 / np.maximum(1.0 - leverage, LEAST_SPARE) @ products).reshape(-1, k, k)
+            scores = weighted_products(slope**2 / np.maximum(1.0 - leverage, LEAST_SPARE), factors)
             scores += RIDGE * information * np.eye(k)  # gradients say nothing of what is not identified
             covariance[block] = inverse[block] @ scores @ inverse[block]
     return EstimatedLoadings(loadings, shift, covariance, inverse if own else None, factors)
@@ -204,6 +201,14 @@ def expected_curvature(eta: Array, t: Array, link: ShiftedLog, noise: Noise) -> 
     return entry_curvature(t * link.em(at), at, t, link, noise=noise)
 
 
+def weighted_products(weights: Array, factors: Array) -> Array:
+    """``sum_j w_ij F_j F_j'`` for all i: n x K x K."""
+    first, second = np.triu_indices(factors.shape[1])
+    found = np.empty((len(weights), factors.shape[1], factors.shape[1]))
+    found[:, first, second] = found[:, second, first] = weights @ (factors[:, first] * factors[:, second])
+    return found
+
+
 def packed(matrices: Array) -> Array:
     """Return the upper triangles of symmetric matrices, n x K (K + 1) / 2."""
     first, second = np.triu_indices(matrices.shape[1])
@@ -213,11 +218,8 @@ def packed(matrices: Array) -> Array:
 def forms(triangles: Array, left: Array, right: Array) -> Array:
     """``left_j' M_i right_j`` for all i and j, with symmetric matrices from `packed`."""
     first, second = np.triu_indices(left.shape[1])
-    products = left[:, first] * right[:, second] + np.where(
-        first == second, 0.0, left[:, second] * right[:, first]
-    )
-    found: Array = triangles @ products.T
-    return found
+    mirrored = np.where(first == second, 0.0, left[:, second] * right[:, first])
+    return np.asarray(triangles @ (left[:, first] * right[:, second] + mirrored).T)
 
 
 def inverse_information(information: Array, counted: NDArray[np.bool_]) -> Array:
@@ -276,10 +278,7 @@ LEAST_WITH_ALL = 0.6  # part of the features that agree for a factor that must a
 
 @dataclass(frozen=True, eq=False)
 class Inference:
-    """Effects with errors and tests, on the eta scale; arrays of shape (m, K).
-
-    Columns of factors to which nothing can be compared (`StandIns.comparable`) are NaN.
-    """
+    """Effects with errors and tests, on the eta scale, (m, K); NaN for factors that are not comparable."""
 
     effect: Array
     error: Array
@@ -302,8 +301,7 @@ def infer_from_fit(
 ) -> tuple[Inference, Array]:
     """Test all features on loadings that were estimated with the factors of a fit; also their reliability.
 
-    `centred`: relative to features that do not move, because size factors are estimates. `shown` is called
-    with the number of features that are done and of all.
+    `centred`: relative to features that do not move, because size factors are estimates.
     """
     sizes, own = problem.size_factors, source is None
     estimated = estimate_loadings(fit, source or problem, loadings, errors=errors, own=own)
@@ -491,23 +489,17 @@ class _Equations:
         spare = np.maximum(1.0 - information * reach, LEAST_SPARE)
         return _Solution(f, inverse, eta, np.broadcast_to(spread, eta.shape), residual, information, spare)
 
-    def _effect(self, f: Array, own: Array, rest: Array, still: float) -> tuple[Array, Array]:
-        """Return the effects of features with coefficients f, and their derivatives, features x K."""
-        with_it, without = f @ own, np.minimum(f @ rest, LARGEST_ETA)
-        if self.link.is_identity:
-            return with_it - still * without, np.broadcast_to(own - still * rest, f.shape)
-        moved = np.maximum(1.0 + still * np.expm1(without), LEAST_ETA)
-        share = still * np.exp(without) / moved
-        return with_it - np.log(moved), own - share[:, None] * rest
-
     def test(
         self, found: _Solution, own: Array, rest: Array, still: float, errors: str
     ) -> tuple[Array, Array, Array]:
-        """Return the effect of every feature, its standard error, and the error that divides it in the test.
-
-        Errors are inf where nothing is known: the loadings have no more variance than their errors.
-        """
-        effect, contrast = self._effect(found.coefficients, own, rest, still)
+        """Return effects, errors (inf where nothing is known), and the errors that divide in the test."""
+        with_it, without = found.coefficients @ own, np.minimum(found.coefficients @ rest, LARGEST_ETA)
+        if self.link.is_identity:
+            effect, share = with_it - still * without, np.array([still])
+        else:
+            moved = np.maximum(1.0 + still * np.expm1(without), LEAST_ETA)
+            effect, share = with_it - np.log(moved), still * np.exp(without) / moved
+        contrast = own - share[:, None] * rest  # derivative of the effect
         u = np.einsum("jkl,jl->jk", found.inverse, contrast)
         length = (u * contrast).sum(axis=1)
         unknown = length <= 0.0
@@ -531,10 +523,8 @@ class _Equations:
     def _error(
         self, found: _Solution, around: tuple[Array, Array, Array], way: Array, which: Any = slice(None)
     ) -> Array:
-        """Return errors of the contrast of some features with the variance of the noise, some way back.
-
-        `around`: u, ``L_i' u`` and ``f' V_i u`` for the way from the estimate f along u.
-        """
+        """Return errors with the variance of the noise, some way back from the estimate f along u."""
+        # around: u, L_i' u and f' V_i u
         u, along, cross, way = around[0][which], around[1][:, which], around[2][:, which], way[which]
         at = np.maximum(found.eta[:, which] - way * along, LEAST_VARIANCE * self.level[which])
         t = self.t if self.t.shape[1] == 1 else self.t[:, which]
@@ -577,17 +567,7 @@ class Shrunken:
 
 
 def shrink(estimates: Array, errors: Array) -> Shrunken:
-    """Shrink estimates of effects that may be zero, positive or negative.
-
-    Errors are inf where nothing is known.
-
-    >>> rng = np.random.default_rng(0)
-    >>> effects = np.where(rng.random(2000) < 0.8, 0.0, 3.0 * rng.standard_normal(2000))
-    >>> found = shrink(effects + rng.standard_normal(2000), np.ones(2000))
-    >>> sure = found.false_sign_rate < 0.05
-    >>> bool(found.null_share > 0.6), bool((effects[sure] <= 0.0).mean() < 0.05)
-    (True, True)
-    """
+    """Shrink estimates of effects of either sign; errors are inf where nothing is known."""
     known = np.isfinite(errors) & np.isfinite(estimates) & (errors > 0.0)
     if not known.any():
         return Shrunken(np.zeros(len(estimates)), np.ones(len(estimates)), 1.0)

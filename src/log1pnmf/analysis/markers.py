@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,20 +13,19 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.checks import (
-    Progress,
     check_choice,
     check_whole,
     convergence_warning,
     plural,
     require,
-    shown_after,
+    shown,
     warn,
 )
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import split_counts
 from log1pnmf.fitting.anndata import as_fit, fit_and_counts, is_annotated
 from log1pnmf.fitting.fit import Fit, Keys, c_label, factor_number
-from log1pnmf.fitting.fit_counts import asked_again, fit_counts
+from log1pnmf.fitting.fit_counts import fit_again
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.fitting.settings import GIVEN
@@ -152,18 +150,9 @@ class Markers:
     def table(self, n_top: int | None = None, *, by: str = "score", level: float = LEVEL) -> dict[str, Any]:
         """One row per factor and feature, the first features first; ``pandas.DataFrame(table)`` shows it.
 
-        Parameters
-        ----------
-        n_top : int, optional
-            Only the first features of every factor, as `top` gives them; by default all.
-        by, level
-            As in `top`.
-
-        Returns
-        -------
-        dict of str to ndarray
-            Columns `factor`, `rank`, `feature`, `log2_fold_change`, `score`, `effect`, `error`, `z`, `p`,
-            `adjusted_p`, `shrunken_effect`, `false_sign_rate` and `weight`.
+        By default all features; with `n_top`, those that `top` gives with the same `by` and `level`. Columns:
+        `factor`, `rank`, `feature`, `log2_fold_change`, `score`, `effect`, `error`, `z`, `p`, `adjusted_p`,
+        `shrunken_effect`, `false_sign_rate` and `weight`.
         """
         chosen = [
             self._order(k, by) if n_top is None else self.top_index(k, n_top, by=by, level=level)
@@ -188,40 +177,19 @@ class Markers:
             Largest adjusted p-value of features to name. A factor that cannot be tested names all features
             that it raises. A feature without any weight in the factor, because of a mask or a penalty, is
             never named.
-
-        Returns
-        -------
-        list of str
         """
         return [str(name) for name in self.feature_names[self.top_index(k, n_top, by=by, level=level)]]
 
     def top_index(
         self, k: int | str, n_top: int | None = 10, *, by: str = "score", level: float = LEVEL
     ) -> NDArray[np.intp]:
-        """Find the first features of a factor; parameters as in `top`.
-
-        Returns
-        -------
-        ndarray of int
-        """
+        """Find the first features of a factor; parameters as in `top`."""
         k = factor_number(k, self.factor_names)
         order = self._order(k, by)
         named = self.adjusted_p[order, k] <= level
         if np.isnan(self.p[:, k]).all():
             named = self.log2_fold_change[order, k] > 0.0
         return order[named & (self.weight[order, k] > 0.0)][:n_top]
-
-    def ranking(self, by: str) -> Array:
-        """Return the numbers that features are ranked by, features x factors.
-
-        Parameters
-        ----------
-        by : {"score", "log2_fold_change", "effect", "shrunken_effect", "z"}
-            What ranks the features.
-        """
-        check_choice("by", by, STATISTICS)
-        values: Array = getattr(self, by)
-        return values
 
     @property
     def tested(self) -> dict[str, np.ndarray]:
@@ -236,7 +204,8 @@ class Markers:
         return about | {"factor_names": np.array(self.factor_names, dtype=object)}
 
     def _order(self, k: int, by: str) -> NDArray[np.intp]:
-        return np.argsort(-self.ranking(by)[:, k], kind="stable")
+        check_choice("by", by, STATISTICS)
+        return np.argsort(-getattr(self, by)[:, k], kind="stable")
 
 
 def _listed(
@@ -261,7 +230,6 @@ def top_features(source: Any, n_top: int = 10, *, key: str | None = None, featur
     Parameters
     ----------
     source : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     n_top : int
         Maximum number of features of each factor; only features that the factor raises are listed.
     key : str, optional
@@ -301,10 +269,7 @@ def top_features(source: Any, n_top: int = 10, *, key: str | None = None, featur
 
 
 def markers_in(source: Any, fit: Fit, n_top: int) -> Markers | None:
-    """Read what `log1pnmf.tl.markers` has written; None if it is not enough for so many features.
-
-    Features that were not kept have no effect and no test here: they are not among the first.
-    """
+    """Read what `log1pnmf.tl.markers` has kept; None if it is not enough for so many features."""
     about = source.uns.get(Keys(None).markers, {}) if is_annotated(source) else {}
     places = {str(name): j for j, name in enumerate(fit.feature_labels)}
     n_rising = np.asarray(about.get("n_rising", ()), dtype=np.int64)
@@ -356,7 +321,6 @@ def markers(
     Parameters
     ----------
     fit : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         The counts that were fitted, or others of the same samples. Of counts in chunks, only the samples kept
         in memory are tested, up to 8,192 at random.
@@ -377,12 +341,7 @@ def markers(
     n_jobs : int, optional
         Number of threads.
     verbose : int, optional
-        By default progress is shown in a terminal and in a notebook, from the third second on. 1 shows it at
-        once and writes a line into log files; 0 shows nothing.
-
-    Returns
-    -------
-    Markers
+        As in `log1pnmf.select`.
 
     See Also
     --------
@@ -392,10 +351,9 @@ def markers(
 
     Notes
     -----
-    Loadings are estimates. Every feature is tested on loadings without its own counts, and the tests take the
-    errors of the loadings into account. The factors themselves are taken as known in the tests, but they are
-    fitted again to each half of the samples, from where the fit is: no markers are named of a factor whose
-    loadings do not come back in the other half, or are mostly error (see `Markers.reliability`).
+    Every feature is tested on loadings without its own counts, and with their errors. Factors are taken as
+    known, but fitted again to each half of the samples: no markers are named of a factor whose loadings do
+    not come back in the other half, or are mostly error (see `Markers.reliability`).
 
     With totals or fitted size factors, a factor that raises many features makes all others seem to fall. So
     tests are relative to features that do not move (see `Markers.unmoved`); size factors of the user's are
@@ -403,16 +361,12 @@ def markers(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from log1pnmf import Log1pNMF
     >>> rng = np.random.default_rng(0)
     >>> own = (np.arange(60)[:, None] < 30) == (np.arange(20) < 10)  # half of the features for each half
     >>> counts = rng.poisson(np.where(own, 6.0, 0.5))
     >>> model = Log1pNMF(2, random_state=0).fit(counts)
     >>> sorted(sorted(map(int, markers(model, counts).top(k))) for k in range(2))
-    [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]
-
-    >>> sorted(sorted(map(int, markers(model, counts, split=True).top(k))) for k in range(2))
     [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]
     """
     check_choice("errors", errors, ERRORS)
@@ -421,33 +375,23 @@ def markers(
     fit, counts = fit_and_counts(fit, counts)
     fit = fit.normalized("max").named(feature_names=feature_names)
     sizes = fit.size_factors if size_factors is None else counts.size_factors(size_factors)
-    whole, ranking, weight, names = fit, ranking_of(fit), fit.factors, tuple(fit.factor_names)
-    source, centred = counts, size_factors is None and fit.settings.size_factors in ("total", "fit")
-    after = shown_after(verbose)
-    with Progress("markers", "feature", after=after or 0.0) if after is not None else nullcontext() as bar:
+    whole, names, seen = fit, tuple(fit.factor_names), None
+    centred = size_factors is None and fit.settings.size_factors in ("total", "fit")
+    with shown(verbose, "markers", "feature") as show:
         determined = _determined(fit, counts, sizes, max_samples, n_jobs)
         if split:
             fit, source, counts = _on_halves(fit, counts, sizes, n_jobs)
             sizes = fit.size_factors
+            seen = _in_memory(fit, source, sizes, max_samples)[0]
         problem, rows = _in_memory(fit, counts, sizes, max_samples)
-        seen = _in_memory(fit, source, sizes, max_samples)[0] if split else None
         loadings, alpha = np.ascontiguousarray(fit.loadings[rows]), fit.link.alpha
         with threadpool_limits(1, user_api="blas"):  # thin products: more threads only spin and change bits
-            found, reliability = infer_from_fit(
-                fit,
-                problem,
-                loadings,
-                errors=errors,
-                source=seen,
-                centred=centred,
-                n_jobs=n_jobs,
-                shown=None if bar is None else bar.show,
-            )
+            how: dict[str, Any] = {"errors": errors, "centred": centred, "n_jobs": n_jobs, "shown": show}
+            found, reliability = infer_from_fit(fit, problem, loadings, source=seen, **how)
             with np.errstate(divide="ignore", invalid="ignore"):  # as far from zero as the test says
                 spread = np.where(found.z > 0.0, found.effect / found.z, found.error)
             shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(fit.n_components)]
     reliability = reliability * np.where(np.isnan(determined), 1.0, determined)
-    ranking = replace(ranking, log2_fold_change=ranking_of(whole, found.unmoved).log2_fold_change)
     _warn_of_errors(reliability, found.comparable, names)
     p = scipy.stats.t.sf(found.z, max(len(loadings) - fit.n_components, 1))
     adjusted = np.where(np.isnan(p), np.nan, 1.0)  # features without any count have 1 and do not count
@@ -457,8 +401,8 @@ def markers(
             adjusted[tested, k] = scipy.stats.false_discovery_control(p[tested, k])
     unknown = np.where(found.comparable, 0.0, np.nan)
     return Markers(
-        log2_fold_change=ranking.log2_fold_change,
-        score=ranking.lower,
+        log2_fold_change=ranking_of(whole, found.unmoved).log2_fold_change,
+        score=ranking_of(whole).lower,
         effect=alpha * found.effect,
         error=alpha * found.error,
         z=found.z,
@@ -466,7 +410,7 @@ def markers(
         adjusted_p=adjusted,
         shrunken_effect=alpha * np.stack([one.effect for one in shrunken], axis=1) + unknown,
         false_sign_rate=np.stack([one.false_sign_rate for one in shrunken], axis=1) + unknown,
-        weight=weight,
+        weight=whole.factors,
         reliability=reliability,
         determined=determined,
         unmoved=np.log2(found.unmoved),
@@ -474,7 +418,7 @@ def markers(
         errors=errors,
         split=split,
         n_samples=len(rows),
-        n_rising=((adjusted <= LEVEL) & (weight > 0.0)).sum(axis=0),
+        n_rising=((adjusted <= LEVEL) & (whole.factors > 0.0)).sum(axis=0),
         feature_names=fit.feature_labels,
         factor_names=names,
     )
@@ -495,33 +439,19 @@ def _determined(fit: Fit, counts: Counts, sizes: Array, max_samples: int | None,
     n, k = len(rows), fit.n_components
     if not fit.whole or fit.factor_kinds is not None or k == 1 or n < 2 * LEAST_PER_FACTOR * k:
         return np.full(k, np.nan)
-    own, table = fit.of_rows(rows), part.to_scipy()
-    batch = None if own.batches is None else own.batches.sample_names
+    own, table, sizes = fit.of_rows(rows), part.to_scipy(), sizes[rows]
+    batch = None if own.batches is None else np.asarray(own.batches.sample_names)
     strata = np.zeros(n) if own.batches is None else own.batches.labels
     order = np.lexsort((np.random.default_rng(0).random(n), own.loadings.argmax(axis=1), strata))
-    shares = []
+    short, shares = {"max_iter": HALF_ITERATIONS, "l1": 0.5 * fit.asked.l1}, []
     for chosen, others in ((order[::2], order[1::2]), (order[1::2], order[::2])):
-        drawn = own.of_rows(chosen)
-        settings, given = asked_again(drawn)
-        settings = replace(
-            settings,
-            n_components=k,
-            n_init=1,
-            max_iter=HALF_ITERATIONS,
-            init=GIVEN,
-            size_factors=GIVEN,
-            l1=0.5 * fit.asked.l1,
-        )
-        given |= {"init": (drawn.loadings, drawn.factors), "size_factors": sizes[rows][chosen]}
+        here, there = (Counts.from_any(table[which]) for which in (chosen, others))
+        labels = None if batch is None else batch[others]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they need not converge
-            half = fit_counts(Counts.from_any(table[chosen]), settings, **given, n_jobs=n_jobs)
-            labels = None if batch is None else np.asarray(batch)[others]
+            half = fit_again(own.of_rows(chosen), here, sizes[chosen], changes=short, n_jobs=n_jobs)
             other = replace(own, factors=half.factors)
-            counts = Counts.from_any(table[others])
-            found = project(
-                other, counts, sizes[rows][others], batch=labels, prior=0.0, n_jobs=n_jobs
-            ).loadings
+            found = project(other, there, sizes[others], batch=labels, prior=0.0, n_jobs=n_jobs).loadings
         shares.append(np.maximum(match_factors(own.loadings[others], found).similarity, 0.0) ** 2)
     return np.asarray(np.mean(shares, axis=0))
 
@@ -542,19 +472,16 @@ def _warn_of_errors(reliability: Array, tested: NDArray[np.bool_], names: tuple[
 
 
 def _on_halves(fit: Fit, counts: Counts, sizes: Array, n_jobs: int | None) -> tuple[Fit, Counts, Counts]:
-    """Fit to a random half of every count, from where the fit is; also this half, and the other to test on.
-
-    Halves of negative binomial counts have twice the dispersion.
-    """
+    """Fit to a random half of every count; also return this half, and the other to test on."""
+    # halves of negative binomial counts have twice the dispersion
     twice = None if fit.dispersion is None else 2.0 * fit.dispersion
     phi = 0.0 if fit.dispersion is None else fit.dispersion
     train, test = split_counts(counts, 0.5, dispersion=phi, random_state=0)
-    settings, given = asked_again(fit)
-    given |= {"init": (fit.loadings, fit.factors), "size_factors": 0.5 * sizes, "n_jobs": n_jobs}
-    given["dispersion"] = None if given["dispersion"] is None else twice
+    given = {} if fit.asked.dispersion != GIVEN else {"dispersion": twice}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", convergence_warning())  # the fit itself has said so
-        half = fit_counts(train, replace(settings, l1=0.5 * settings.l1), **given)
+        same = {"size_factors": fit.asked.size_factors, "l1": 0.5 * fit.asked.l1}
+        half = fit_again(fit, train, 0.5 * sizes, changes=same, **given, n_jobs=n_jobs)
     order = match_factors(fit.loadings, half.loadings).pairs[:, 1]  # the order is by share, which may change
     loadings, factors = half.loadings[:, order], half.factors[:, order]
     return replace(half, loadings=loadings, factors=factors, dispersion=twice), train, test

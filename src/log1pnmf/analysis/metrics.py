@@ -138,7 +138,6 @@ def shares(source: Any, *, key: str | None = None) -> Array:
     Parameters
     ----------
     source : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     key : str, optional
         Name of the fit in an AnnData.
 
@@ -164,15 +163,13 @@ def dominant_factor(
 ) -> NDArray[np.object_]:
     """Find the factor that each sample has most of, leaving out those that all samples share.
 
-    Each factor is scaled to a largest loading of 1, and the largest loading of a sample counts. A factor that
-    all samples have alike (ribosomal genes in cells, frequent words in texts) may then be the largest
-    anywhere, and tells no sample from another. So factors whose `shares` are spread evenly over the samples
-    are left out: those with a standard deviation of at most half of their mean (evenness of 0.8 or more).
+    Each factor is scaled to a largest loading of 1, and the largest loading of a sample counts. Factors whose
+    `shares` are spread evenly over the samples (a standard deviation of at most half of their mean) tell no
+    sample from another and are left out.
 
     Parameters
     ----------
     source : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     ignore_shared : bool
         Whether to leave out factors that all samples share. If all factors are shared, none is left out.
     key : str, optional
@@ -203,7 +200,6 @@ def log_likelihood(fit: Any, counts: Any, *, n_jobs: int | None = None) -> float
     Parameters
     ----------
     fit : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     counts : array, sparse matrix or data frame of shape (n, m)
         Counts of the samples of the fit, in the same order. For other samples see `Log1pNMF.score`.
     n_jobs : int, optional
@@ -232,11 +228,8 @@ def deviance_explained(fit: Any, counts: Any, *, n_jobs: int | None = None) -> f
     Parameters
     ----------
     fit : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
-    counts : array, sparse matrix or data frame of shape (n, m)
-        Counts of the samples of the fit, in the same order.
-    n_jobs : int, optional
-        Number of threads.
+    counts, n_jobs
+        As in `log_likelihood`.
 
     Returns
     -------
@@ -272,9 +265,6 @@ def null_deviance(fit: Fit, counts: Counts, n_jobs: int | None) -> float:
         engine = make_engine("auto", identity, n_jobs)
         null = engine.loss(rows[:, None], columns[:, None] / total) - fit.noise.constant(counts)
     return null if null > 1e-12 * abs(own_terms) else 0.0
-
-
-# ---------------------------------------------------------------- between fits
 
 
 @dataclass(frozen=True, eq=False)

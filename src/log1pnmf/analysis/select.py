@@ -6,9 +6,8 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -17,14 +16,14 @@ from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.archive import StrPath, check_writable
 from log1pnmf._common.checks import (
-    Progress,
+    OnStep,
     as_random,
     check_absent,
     check_choice,
     check_whole,
     convergence_warning,
     new_seed,
-    shown_after,
+    shown,
     warn,
 )
 from log1pnmf.counts.counts import Counts
@@ -38,24 +37,9 @@ from log1pnmf.fitting.settings import INITS, Settings
 from log1pnmf.fitting.summary import note_on_sizes
 from log1pnmf.model.batches import Batches
 
-from .grid import HOLDOUTS, Fitter, Grid, Job, ScoredFit, Setting, make_folds, part_of
+from .grid import HOLDOUTS, Fitter, Grid, Job, Part, ScoredFit, Setting, make_folds
 from .selection import Done, Selection, in_every_fold, read_done, write_done
 from .stability import stability
-
-OnFit = Callable[[int, int], object]
-"""Called with the number of fits that are done, and of all."""
-
-
-@contextmanager
-def shown(on_fit: OnFit | None, verbose: int | None, label: str = "select") -> Iterator[OnFit]:
-    """Return the function to call after every fit: the user's, a progress bar, or one that does nothing."""
-    after = shown_after(verbose)
-    if on_fit is not None or after is None:
-        yield on_fit or (lambda done, of_all: None)
-        return
-    with Progress(label, "fit", after=after) as bar:
-        yield bar.show
-
 
 NOT_FOR_SELECTION = ("checkpoint", "callbacks", "n_init")
 
@@ -91,7 +75,7 @@ def select(
     n_jobs: int | None = None,
     verbose: int | None = None,
     resume: StrPath | None = None,
-    on_fit: OnFit | None = None,
+    on_fit: OnStep | None = None,
     **parameters: Any,
 ) -> Selection:
     """Choose c, K and the penalty by held-out log-likelihood, and by stability over seeds.
@@ -152,17 +136,14 @@ def select(
 
     Notes
     -----
-    c and the penalty mean the same as in a fit to all counts, although each fold fits only a part of them;
-    see `log1pnmf.counts.training_size_factors`.
+    c and the penalty mean the same as in a fit to all counts (`log1pnmf.counts.training_size_factors`).
 
     If factors change the totals of samples and totals are the size factors, a small c looks better than
     it is. The judgement then says so.
 
-    The two parts of a count are independent only if counts are Poisson. If counts vary more (technical noise,
-    bursts of words), both parts share the excess, and a model that follows it predicts the test part better:
-    with ``holdout="counts"`` and Poisson noise, too many factors look useful. ``holdout="samples"`` scores
-    features that were not seen in that sample, so it is not misled unless the excess of one feature predicts
-    that of another.
+    The two parts of a count are independent only if counts are Poisson. If counts vary more, both parts share
+    the excess: with ``holdout="counts"`` and Poisson noise, too many factors look useful.
+    ``holdout="samples"`` is not misled unless the excess of one feature predicts that of another.
 
     See Also
     --------
@@ -221,11 +202,16 @@ def select(
     done = _resumed(resume, about, keeps_seed=random_state is None)
     seed, interrupted = done.about["seed"], threading.Event()
     how: dict[str, Any] = {"holdout": holdout, "test_fraction": test_fraction, "size_factors": sizes}
-    with shown(on_fit, verbose) as show, warnings.catch_warnings(), threadpool_limits(1, "blas"):
+    with (
+        shown(verbose, "select", on_step=on_fit) as show,
+        warnings.catch_warnings(),
+        threadpool_limits(1, "blas"),
+    ):
         # filters belong to the whole process: set once here, and not by the threads
         warnings.simplefilter("ignore")
-        parts = make_folds(data, n_folds, **how, seed=seed, batches=batches)
-        parts.append(part_of(n_folds, data, data.size_factors(sizes), batches))
+        batch = None if batches is None else batches.sample_names
+        parts = make_folds(data, n_folds, **how, seed=seed, batch=batch)
+        parts.append(Part(n_folds, data, data.size_factors(sizes), batch))
         fitters = [Fitter(part, grid, settings, seed, n_starts, interrupted.is_set) for part in parts]
         finished = _run(done, fitters, effective_threads(n_jobs), interrupted, path=resume, on_fit=show)
     selection = _selection(done, grid, finished)
@@ -295,7 +281,7 @@ def _run(
     interrupted: threading.Event,
     *,
     path: StrPath | None,
-    on_fit: OnFit,
+    on_fit: OnStep,
 ) -> bool:
     """Do what is left, each fit when the one that it starts from is done; return whether all is done."""
     *folds, whole = fitters

@@ -71,14 +71,7 @@ class Judgement:
 
 
 def judge(summary: Mapping[str, Any], *, holdout: str = "counts", note: str | None = None) -> Judgement:
-    """Judge a table of settings.
-
-    >>> table = {"c": [1.0] * 3, "n_components": [2, 3, 4], "l1": [0.0] * 3}
-    >>> table |= {"difference": [-90.0, 0.0, -40.0], "se_difference": [9.0, 0.0, 8.0]}
-    >>> print(judge(table))
-    Suggested: c=1, K=3.
-    K = 3 predicts held-out counts best; K = 4 is 5.0 standard errors behind.
-    """
+    """Judge a table of settings."""
     table: Table = {
         name: np.asarray(values, dtype=str if name == "noise" else np.float64)
         for name, values in summary.items()
@@ -199,21 +192,15 @@ class Selection:
 
     Notes
     -----
-    Raw scores of two settings rise and fall together from fold to fold and from sample to sample: a sample
-    with many counts has a low log-likelihood under both. Their standard errors are therefore much too large
-    to compare settings with. What is compared is the *difference* to the best setting on the same counts.
-    Its standard error is that of a sum over samples, ``sqrt(n / (n - 1) * sum_i (d_i - mean(d))**2)``, where
-    ``d_i`` is sample i's difference, averaged over folds: test parts of different samples are independent,
-    and there are many more samples than folds (three folds leave two degrees of freedom). `se_folds` is
-    the spread between folds.
+    Settings are compared by the *difference* to the best one on the same counts, with the standard error of a
+    sum over samples, ``sqrt(n / (n - 1) * sum_i (d_i - mean(d))**2)``, where ``d_i`` is sample i's mean
+    difference over folds; `se_folds` is the spread between folds.
 
-    **Values of c with negative binomial noise.** Most of the scatter of a dispersed count is in both of its
-    parts. Given the training part, the test part says little about the mean, and so about c. Values of c with
-    the same number of factors have the same number of parameters, so the training counts may be compared
-    directly: the score of a setting is lowered by the difference between the training log-likelihoods of the
-    c that fits best and its own. That c keeps its score, so numbers of factors and kinds
-    of noise are compared by held-out counts alone. Fitted size factors are parameters that c = inf does not
-    have; then it is compared with the others by held-out counts alone.
+    **Values of c with negative binomial noise.** Given the training part of a dispersed count, its test part
+    says little about the mean, and so about c. Values of c with the same number of factors have as many
+    parameters, so their training log-likelihoods are compared: the score of a setting is lowered by what its
+    c loses against the c that fits best, which keeps its score. Fitted size factors are parameters that
+    c = inf does not have; then it is compared with the others by held-out counts alone.
     """
 
     settings: tuple[Setting, ...]
@@ -344,17 +331,7 @@ class Selection:
 
     @classmethod
     def load(cls, path: StrPath) -> Selection:
-        """Read what `select(..., resume=path)` wrote, finished or not.
-
-        Parameters
-        ----------
-        path : str or PathLike
-            File that `save` or ``resume=`` wrote.
-
-        Returns
-        -------
-        Selection
-        """
+        """Read what `select(..., resume=path)` wrote, finished or not."""
         done = read_done(path)
         return cls.of(Grid.of(**done.about["grid"]), done.records, done.about, done.agreements)
 

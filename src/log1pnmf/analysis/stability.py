@@ -1,9 +1,9 @@
-"""Stability: fits with other random numbers, their consensus, and how factors of several fits relate."""
+"""Several fits of one data set: with other seeds or at other c, how their factors relate, their consensus."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,9 +15,10 @@ from log1pnmf._common.checks import as_random, check_absent, check_choice, check
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, c_name
-from log1pnmf.fitting.fit_counts import asked_again, fit_counts, fit_log1p_nmf
+from log1pnmf.fitting.fit_counts import asked_again, checked, fit_counts, fit_log1p_nmf
 
-from .metrics import match_factors
+from .grid import ascending_shifts
+from .metrics import deviance_explained, factor_correlation, hoyer, log_likelihood, match_factors
 
 Array = NDArray[np.float64]
 
@@ -120,10 +121,6 @@ def stability(fits: Sequence[Any], *, on: str = "loadings") -> Stability:
     on : {"loadings", "factors"}
         Pearson's correlation of loadings over samples, or of factors over features. The factors of one fit
         often resemble each other (all follow the mean of the features), so loadings are the better choice.
-
-    Returns
-    -------
-    Stability
     """
     tables = _alike_sides(fits, on)
     if len(tables) < 2:
@@ -251,24 +248,7 @@ class Relation:
         return np.asarray(scipy.cluster.hierarchy.linkage(pairs, method="average", optimal_ordering=True))
 
     def splits(self, fit: str, factor: int, into: str, *, least: float = 0.1) -> list[tuple[int, float]]:
-        """Describe what a factor becomes in another fit.
-
-        Parameters
-        ----------
-        fit : str
-            Name of its fit.
-        factor : int
-            Number of a factor of that fit.
-        into : str
-            Name of the other fit.
-        least : float
-            Smaller shares are left out.
-
-        Returns
-        -------
-        list of (factor, share)
-            The largest share first.
-        """
+        """List what a `factor` of `fit` becomes, `into` another: numbers and shares of at least `least`."""
         for name in (fit, into):
             if name not in self.names:
                 raise ValueError(f"fits are named {', '.join(map(repr, self.names))}, got {name!r}")
@@ -290,10 +270,6 @@ def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: str =
     on : {"loadings", "factors"}
         Whether to compare loadings or factors. Loadings compare across c; factors have another scale at
         another c.
-
-    Returns
-    -------
-    Relation
 
     Examples
     --------
@@ -345,3 +321,109 @@ def _alike_sides(fits: Sequence[Any], on: str) -> list[Array]:
 def _name(fit: Fit) -> str:
     text = f"c={c_name(fit.c)} K={fit.n_components}"
     return text if fit.settings.l1 == 0.0 else f"{text} l1={fit.settings.l1:g}"
+
+
+# ---------- fits at several c: up and down, each started where its neighbour ended
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Fits of one data set at several c, ordered by c.
+
+    Parameters
+    ----------
+    fits : tuple of Fit
+        Smallest c first.
+    table : dict of str to ndarray
+        One row per fit; ``pandas.DataFrame(table)`` shows it. Columns: `c`; `log_likelihood`, always that
+        without approximation; `deviance_explained`; `factor_correlation`, mean absolute Spearman correlation
+        between factors; `sparsity_loadings` and `sparsity_factors`, mean Hoyer sparsity; `n_iter`;
+        `converged`; `seconds`.
+    """
+
+    fits: tuple[Fit, ...]
+    table: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, fits: Sequence[Any], counts: Any) -> Sweep:
+        """Order `fits` to the same `counts` by c and compare them; the best of each c is kept."""
+        counts = Counts.from_any(counts)
+        best: dict[float, Fit] = {}
+        for fit in map(as_fit, fits):
+            best[fit.c] = min(best.get(fit.c, fit), fit, key=lambda one: one.objective)
+        ordered = tuple(best[value] for value in sorted(best))
+        rows = [_row(fit, counts) for fit in ordered]
+        return cls(ordered, {name: np.array([row[name] for row in rows]) for name in rows[0]})
+
+
+def sweep(counts: Any, n_components: int, c: Sequence[float], **parameters: Any) -> Sweep:
+    """Fit the model at several c and compare the fits.
+
+    Each fit starts from its neighbour, first with rising, then with falling c: independent fits may end in
+    poorer optima and take longer.
+
+    Parameters
+    ----------
+    counts : array, sparse matrix or data frame of shape (n_samples, n_features)
+        Raw counts.
+    n_components : int
+        Number of factors.
+    c : sequence of float
+        Values of c, all different, in any order; may contain inf.
+    **parameters : optional
+        Others of `log1pnmf.Log1pNMF`, with the same defaults, except `checkpoint`.
+
+    See Also
+    --------
+    log1pnmf.pl.sweep : Draw the result.
+    log1pnmf.select : Choose c by held-out counts.
+
+    Examples
+    --------
+    >>> from log1pnmf.datasets import pancreas
+    >>> counts = pancreas().counts[:150, :400]
+    >>> result = sweep(counts, 3, [0.1, 1, float("inf")])
+    >>> result.table["c"]
+    array([0.1, 1. , inf])
+    >>> [fit.factors.shape for fit in result.fits]
+    [(400, 3), (400, 3), (400, 3)]
+    """
+    counts = Counts.from_any(counts)
+    return Sweep.of(list(fits_along(counts, n_components, c, **parameters)), counts)
+
+
+def fits_along(counts: Any, n_components: int, c: Sequence[float], **parameters: Any) -> Iterator[Fit]:
+    """Yield fits up along c, each from the one before, then down, each from the better one at the next c."""
+    values = ascending_shifts(c)
+    check_absent(parameters, ("checkpoint",), "the fits of a sweep")
+    settings, given = checked(n_components=n_components, **parameters)
+    counts = Counts.from_any(counts)
+    done: dict[float, Fit] = {}
+    for value in along_path(values):
+        fit = fit_counts(counts, replace(settings, c=value), **given)
+        yield fit
+        if fit.stopped == "interrupted":
+            return
+        done[value] = min(done.get(value, fit), fit, key=lambda one: one.objective)
+        given["init"] = done[value]
+
+
+def along_path(c: Sequence[float]) -> list[float]:
+    """Order the values of c as a sweep fits them: up, and back down."""
+    values = sorted(c)
+    return [*values, *values[-2::-1]]
+
+
+def _row(fit: Fit, counts: Counts) -> dict[str, Any]:
+    known = fit.log_likelihood
+    return {
+        "c": fit.c,
+        "log_likelihood": log_likelihood(fit, counts) if known is None else known,
+        "deviance_explained": deviance_explained(fit, counts),
+        "factor_correlation": factor_correlation(fit.factors),
+        "sparsity_loadings": float(hoyer(fit.loadings).mean()),
+        "sparsity_factors": float(hoyer(fit.factors).mean()),
+        "n_iter": fit.n_iter,
+        "converged": fit.converged,
+        "seconds": fit.seconds,
+    }

@@ -35,7 +35,6 @@ def coherence(
     Parameters
     ----------
     source : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     counts : array, sparse matrix or data frame of shape (documents, features)
         Documents in which words are counted: those of the fit or, better, others with the same features.
     n_top : int
@@ -79,7 +78,6 @@ def exclusivity(source: Any, n_top: int = 10, *, by: str = "ranking", key: str |
     Parameters
     ----------
     source : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
     n_top : int
         Number of top features of each factor, at least 2.
     by : {"ranking", "weight"}
@@ -166,10 +164,6 @@ def topic_model(fit: Any) -> TopicModel:
     ----------
     fit : Fit, Log1pNMF, AnnData or a file that `save` wrote
         The fit.
-
-    Returns
-    -------
-    TopicModel
 
     Raises
     ------

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice, check_one_each, plural, warn
 from log1pnmf.fitting.anndata import as_fit
-from log1pnmf.fitting.fit import Fit, factor_number
+from log1pnmf.fitting.fit import Fit, factor_number, or_one
 
 from .batches import confounded_groups
 from .groups import MISSING, Groups, numbers_of
@@ -47,9 +47,7 @@ from .groups import MISSING, Groups, numbers_of
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-INDEPENDENT = (
-    1e-8  # of a column's length: what other columns must leave of it, or it cannot be told from them
-)
+INDEPENDENT = 1e-8  # share of a column that the other columns must leave, or it cannot be told from them
 LEAST_FACTORS = 5  # from so many factors on, their variances are drawn together
 POOLED = 10.0  # degrees of freedom with which the variance of all samples counts beside that of a unit's own
 WIDTH, AGREES = 2.0, 1.5  # standard errors: of the kernel that finds the mode, and up to which factors agree
@@ -65,17 +63,21 @@ NOT_REPLICATES = (
 class Units:
     """Observations of a test."""
 
-    # (n_units, K): mean loadings; slopes, where the number differs between samples of a replicate
-    means: Array
-    noise: (
-        Array | None
-    )  # (n_units, K, K): covariance of the means over draws of samples; None: one sample each
-    keys: list[tuple[int, ...]]  # group and replicate of every unit
+    means: Array  # (n_units, K): mean loadings; slopes, where the number varies within replicates
+    noise: Array | None  # (n_units, K, K): their covariance over draws of samples; None: one sample each
+    keys: Indices  # (n_units, 2): group and replicate of every unit
     groups: NDArray[Any]  # (n_units,): name of the group, or the number
-    order: tuple[str, ...] | None  # groups in their order; None for a number
-    blocks: Indices | None  # replicate of every unit, where replicates have samples in several groups
     covariates: Array
+    order: tuple[str, ...] | None = None  # groups in their order; None for a number
+    paired: bool = False  # whether replicates have samples in several groups
     within: bool = False  # whether `means` are slopes within replicates
+
+    def at(self, which: NDArray[np.bool_]) -> Units:
+        """Return some of the units."""
+        names = ("means", "noise", "keys", "groups", "covariates")
+        some = {name: getattr(self, name)[which] for name in names if getattr(self, name) is not None}
+        order = self.order and tuple(name for name in self.order if name in some["groups"])
+        return replace(self, order=order, **some)
 
 
 def gather(
@@ -84,32 +86,29 @@ def gather(
     """Bring samples together to the units that are compared; those that are not kept are left out."""
     if not kept.any():
         raise ValueError("no sample has a group and all covariates; check the labels")
-    donors = np.arange(len(loadings))
+    keys = np.zeros((2, len(loadings)), dtype=np.intp)
+    keys[1] = np.arange(len(loadings))
     if replicate is not None and replicate is not True:
         donors = Groups.of(replicate).codes
         check_one_each("replicate", donors, len(loadings))
-    donors, loadings, covariates = donors[kept], loadings[kept], covariates[kept]
+        keys[1] = donors
     if isinstance(groups, Groups):
-        pairs, unit = np.unique(np.stack([groups.codes[kept], donors]), axis=1, return_inverse=True)
-        unit, names = unit.ravel(), np.array(groups.names, dtype=object)
-        several = len(np.unique(pairs[1])) < pairs.shape[1]
-        order, blocks = tuple(map(str, names[np.unique(pairs[0])])), pairs[1] if several else None
-        means = _means(loadings, unit)
-        noise = _noise(loadings - means[unit], unit, np.bincount(unit))
-        keys = [tuple(pair) for pair in pairs.T.tolist()]
-        return Units(means, noise, keys, names[pairs[0]], order, blocks, _means(covariates, unit))
-    own, unit = np.unique(donors, return_inverse=True)
-    values, unit, keys = groups[kept], unit.ravel(), [(one,) for one in own.tolist()]
-    centres, extra, means = (
-        _means(values[:, None], unit)[:, 0],
-        _means(covariates, unit),
-        _means(loadings, unit),
-    )
-    spread, rest = values - centres[unit], loadings - means[unit]
-    varies = np.bincount(unit, np.abs(spread) > 1e-9 * np.abs(values).max()) > 0
+        keys[0] = groups.codes
+    keys, unit = np.unique(keys[:, kept], axis=1, return_inverse=True)
+    unit, loadings, n_samples = unit.ravel(), loadings[kept], np.bincount(unit.ravel())
+    means = _means(loadings, unit)
+    rest, extra = loadings - means[unit], _means(covariates[kept], unit)
+    noise = _noise(rest, unit, n_samples)
+    if isinstance(groups, Groups):
+        names = np.array(groups.names, dtype=object)
+        order, paired = tuple(names[np.unique(keys[0])].tolist()), len(np.unique(keys[1])) < keys.shape[1]
+        return Units(means, noise, keys.T, names[keys[0]], extra, order, paired)
+    values = groups[kept]
+    centres = _means(values[:, None], unit)[:, 0]
+    spread = values - centres[unit]
+    varies, several = np.bincount(unit, np.abs(spread) > 1e-9 * np.abs(values).max()) > 0, n_samples > 1
     if not varies.any():
-        return Units(means, _noise(rest, unit, np.bincount(unit)), keys, centres, None, None, extra)
-    several = np.bincount(unit) > 1
+        return Units(means, noise, keys.T, centres, extra)
     if not varies[several].all():
         first = np.unique(values[unit == np.argmax(varies)])[:2]
         raise ValueError(
@@ -118,14 +117,10 @@ def gather(
             "or only replicates in which it varies"
         )
     # the slope within every replicate is one observation, to be compared with zero
-    squares = np.bincount(unit, spread**2)
-    good = squares > 0.0
-    products = np.stack([np.bincount(unit, spread * column) for column in loadings.T], axis=1)
-    slopes = products / np.where(good, squares, 1.0)[:, None]
-    noise = _noise(rest - spread[:, None] * slopes[unit], unit, np.where(good, squares, 1.0))
-    noise = None if noise is None else noise[good]
-    keys = [key for key, is_good in zip(keys, good, strict=True) if is_good]
-    return Units(slopes[good], noise, keys, np.zeros(good.sum()), None, None, extra[good], within=True)
+    squares = or_one(np.bincount(unit, spread**2))
+    slopes = _means(spread[:, None] * loadings, unit) * (n_samples / squares)[:, None]
+    noise = _noise(rest - spread[:, None] * slopes[unit], unit, squares)
+    return Units(slopes, noise, keys.T, np.zeros(len(keys.T)), extra, within=True).at(varies)
 
 
 def _means(values: Array, unit: Indices) -> Array:
@@ -148,29 +143,20 @@ def _noise(rest: Array, unit: Indices, precision: NDArray[Any]) -> Array | None:
 def contrast(units: Sequence[Units], place: int) -> Units:
     """Return the units of one part of the samples, less the mean of their other parts."""
     own = units[place]
-    row = {key: i for i, key in enumerate(own.keys)}
-    n, k = own.means.shape
-    sums, noise, found = np.zeros((n, k)), np.zeros((n, k, k)), np.zeros(n)
+    row = {key: i for i, key in enumerate(map(tuple, own.keys))}
+    sums, found = np.zeros_like(own.means), np.zeros(len(row))
+    noise = np.zeros((*sums.shape, sums.shape[1]))
     for other in (one for i, one in enumerate(units) if i != place):
-        there = [i for i, key in enumerate(other.keys) if key in row]
-        here = [row[other.keys[i]] for i in there]
+        there = [i for i, key in enumerate(map(tuple, other.keys)) if key in row]
+        here = [row[tuple(other.keys[i])] for i in there]
         sums[here] += other.means[there]
         noise[here] += 0.0 if other.noise is None else other.noise[there]
         found[here] += 1.0
-    both = found > 0.0
-    if not both.any():
+    if not found.any():
         raise ValueError("no replicate has samples of another part")
-    noise = (0.0 if own.noise is None else own.noise) + noise / np.maximum(found, 1.0)[:, None, None] ** 2
-    return replace(
-        own,
-        means=own.means[both] - sums[both] / found[both, None],
-        noise=noise[both],
-        keys=[key for key, is_there in zip(own.keys, both, strict=True) if is_there],
-        groups=own.groups[both],
-        order=own.order and tuple(name for name in own.order if name in own.groups[both]),
-        blocks=None if own.blocks is None else own.blocks[both],
-        covariates=own.covariates[both],
-    )
+    n_others = or_one(found)[:, None]
+    noise = (0.0 if own.noise is None else own.noise) + noise / n_others[:, None] ** 2
+    return replace(own, means=own.means - sums / n_others, noise=noise).at(found > 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,8 +189,8 @@ class LinearModel:
             check_choice("reference", reference, units.order)
             others = tuple(name for name in units.order if name != reference)
             tested = np.stack([units.groups == name for name in others], axis=1).astype(np.float64)
-            if units.blocks is not None:
-                base = (units.blocks[:, None] == np.unique(units.blocks)).astype(np.float64)
+            if units.paired:  # every replicate has its own level
+                base = (units.keys[:, 1:] == np.unique(units.keys[:, 1])).astype(np.float64)
         matrix = np.concatenate([tested, base, units.covariates - units.covariates.mean(axis=0)], axis=1)
         lengths = np.maximum(np.linalg.norm(matrix, axis=0), 1e-300)
         inverse = np.linalg.pinv(matrix / lengths, rcond=INDEPENDENT) / lengths[:, None]
@@ -236,11 +222,6 @@ class LinearModel:
         """Degrees of freedom of the residuals."""
         return float(np.rint(self.spare.sum()))
 
-    @cached_property
-    def squared(self) -> Array:
-        """Squared entries of the matrix that takes units to their residuals."""
-        return np.asarray((np.eye(len(self.matrix)) - self.matrix @ self.inverse) ** 2)
-
     def tested(self, combined: Array, rows: Indices) -> tuple[Array, Array, Array]:
         """Return coefficients, errors and degrees of freedom (rows x columns) of combinations of factors."""
         y, weights = self.units.means @ combined, self.inverse[rows]
@@ -261,7 +242,8 @@ class LinearModel:
         squares = weights**2
         whole = squares @ variances
         # variance of `whole`, by that of the variance between units
-        trace = (variances * (self.squared @ variances)).sum(axis=0) / (self.freedom * (self.freedom + more))
+        to_residuals = (np.eye(len(y)) - self.matrix @ self.inverse) ** 2
+        trace = (variances * (to_residuals @ variances)).sum(axis=0) / (self.freedom * (self.freedom + more))
         with np.errstate(divide="ignore", invalid="ignore"):
             freedom = whole**2 / (squares.sum(axis=1, keepdims=True) ** 2 * trace)
         return coefficients, np.sqrt(whole), np.where(trace > 0.0, freedom, self.freedom)
@@ -269,21 +251,19 @@ class LinearModel:
 
 def covariate_columns(covariates: Any, n: int) -> Array:
     """Make columns of numbers: labels become one column for each but the first."""
+    columns: list[Array] = [np.zeros((0, n))]
     if covariates is None:
-        return np.zeros((n, 0))
-    if not isinstance(covariates, Mapping) and not hasattr(covariates, "columns"):  # that is a data frame
-        array = np.asarray(covariates)
-        covariates = dict(enumerate(array[None] if array.ndim == 1 else array.T))
-    columns = []
+        covariates = {}
+    elif not isinstance(covariates, Mapping) and not hasattr(covariates, "columns"):  # that is a data frame
+        covariates = dict(enumerate(np.atleast_2d(np.asarray(covariates).T)))
     for name, values in covariates.items():
         check_one_each(f"covariate {str(name)!r}", values, n, "value")
         numbers = numbers_of(values)
-        if numbers is not None:
-            columns.append(numbers)
-            continue
-        labels = Groups.of(values)
-        columns += [(labels.codes == code).astype(np.float64) for code in range(1, len(labels.names))]
-    return np.stack(columns, axis=1) if columns else np.zeros((n, 0))
+        if numbers is None:
+            labels = Groups.of(values)
+            numbers = labels.codes == np.arange(1, len(labels.names))[:, None]
+        columns.append(numbers)
+    return np.vstack(columns).T
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,9 +309,7 @@ class Sizes:
     def relative(self, reference: Indices) -> Array:
         """Return combinations of factors (columns): each less its part of the mean change of a reference."""
         weights = np.zeros(len(self.share))
-        weights[reference] = (
-            self.share[reference] / np.where(self.response > 0.0, self.response, 1.0)[reference]
-        )
+        weights[reference] = self.share[reference] / or_one(self.response)[reference]
         combined = np.eye(len(weights)) - np.outer(weights, self.response) / self.share[reference].sum()
         return np.where(np.abs(combined) < 1e-9, 0.0, combined)  # a reference of one factor stays
 
@@ -354,8 +332,8 @@ class Usage:
     difference, error, lower, upper : ndarray
         Difference of mean loadings (the largest loading of every factor is 1) at size factors that leave
         the mean of the factors of `relative_to` as it is, its standard error and 95% interval. It is the one
-        of the linear model: between samples of the same replicate where replicates have samples in several
-        groups, and at the same covariates. It may differ from that of the means.
+        of the linear model: within replicates that have samples in several groups, and at the same
+        covariates, and may differ from that of the means.
     p, adjusted_p : ndarray
         Two-sided; after Benjamini and Hochberg over all comparisons and factors.
     degrees_of_freedom : ndarray
@@ -403,15 +381,11 @@ class Usage:
     def table(self) -> dict[str, Any]:
         """One row per comparison and factor; ``pandas.DataFrame(table)`` shows it.
 
-        Returns
-        -------
-        dict of str to ndarray
-            Columns `factor`, `group`, `within` (if it was given), `reference`, `mean`, `reference_mean`,
-            `difference`, `error`, `lower`, `upper`, `p`, `adjusted_p` and `relative_to`. `mean` and
-            `reference_mean` are plain means over the units of a group; `difference` is relative to the
-            factors of `relative_to`, and allows for covariates and for replicates that are in one group only
-            (see `Usage`). For a number there is `slope` in place of `difference`, the change of the mean
-            loading per unit of the number, and no `reference` and means.
+        Columns: `factor`, `group`, `within` (if it was given), `reference`, `mean`, `reference_mean`,
+        `difference`, `error`, `lower`, `upper`, `p`, `adjusted_p` and `relative_to`. `mean` and
+        `reference_mean` are plain means over the units of a group; `difference` is that of the test (see
+        `Usage`). For a number there is `slope` in place of `difference`, the change of the mean loading per
+        unit of the number, and no `reference` and means.
         """
         n, k = self.difference.shape
         rows = {"group": self.comparisons, "within": self.within, "reference": (self.reference,) * n}
@@ -487,10 +461,6 @@ def usage(
     key : str, optional
         Name of the fit in an AnnData.
 
-    Returns
-    -------
-    Usage
-
     See Also
     --------
     log1pnmf.pl.usage : Draw the result.
@@ -505,7 +475,6 @@ def usage(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from log1pnmf import Log1pNMF
     >>> rng = np.random.default_rng(0)
     >>> donors, treated = np.repeat(np.arange(8), 20), np.repeat([False, True], 80)
@@ -533,12 +502,17 @@ def usage(
         parts = {name: known & (labels.labels == name) for name in labels.names if name != MISSING}
     elif interaction:
         raise ValueError("interaction=True needs within=, the part (such as the cell type) of every sample")
-    models = _models(
-        fit.loadings, which, replicate, extra, parts, reference=reference, interaction=interaction
-    )
-    names, tests = tuple(fit.factor_names), []
-    for part, model in models.items():
-        tests.append(_relative(model, Sizes.of(fit, fit.loadings[parts[part]]), relative_to, names))
+    gathered = {
+        name: gather(fit.loadings, which, replicate, extra, kept)
+        for name, kept in parts.items()
+        if kept.any() or not known.any()
+    }
+    models = _models(gathered, reference, interaction=interaction, replicated=replicate is not None)
+    names = tuple(fit.factor_names)
+    tests = [
+        _relative(model, Sizes.of(fit, fit.loadings[parts[part]]), relative_to, names)
+        for part, model in models.items()
+    ]
     difference, error, freedom = (np.concatenate([test[i] for test in tests]) for i in range(3))
     _warn_few([share for test in tests for share in test[4]])
     half = error * scipy.stats.t.ppf(0.975, freedom)
@@ -610,25 +584,15 @@ def _warn_confounded(fit: Fit, which: Groups | Array) -> None:
 
 
 def _models(
-    loadings: Array,
-    groups: Groups | Array,
-    replicate: Any,
-    covariates: Array,
-    parts: Mapping[str, NDArray[np.bool_]],
-    *,
-    reference: str | None,
-    interaction: bool,
+    units: Mapping[str, Units], reference: str | None, *, interaction: bool, replicated: bool
 ) -> dict[str, LinearModel]:
     """Return the linear model of every part of the samples; of several parts, those that can be tested."""
-    gathered, models, failed = {}, {}, {}
-    for name, kept in parts.items():
-        if kept.any() or len(parts) == 1:
-            gathered[name] = gather(loadings, groups, replicate, covariates, kept)
-    units = list(gathered.values())
-    for place, name in enumerate(gathered):
+    models, failed = {}, {}
+    parts = list(units.values())
+    for place, name in enumerate(units):
         try:
-            own = contrast(units, place) if interaction else units[place]
-            models[name] = LinearModel.of(own, reference, replicated=replicate is not None)
+            own = contrast(parts, place) if interaction else parts[place]
+            models[name] = LinearModel.of(own, reference, replicated=replicated)
         except ValueError as error:
             if len(parts) == 1:
                 raise
@@ -681,9 +645,6 @@ def moderate(variances: Array, freedom: float) -> tuple[Array, float]:
 
     They are at most as many as a variance has itself: with the few factors there are, what they have in
     common is not known well enough for more.
-
-    >>> moderate(np.array([0.1, 0.9, 1.0, 1.1, 1.2]), 4.0)[0].round(2)
-    array([0.38, 0.78, 0.83, 0.88, 0.93])
     """
     known = variances > 0.0
     if known.sum() < LEAST_FACTORS:

@@ -22,7 +22,7 @@ from log1pnmf._common.checks import Passes, plural, require, versions
 from log1pnmf._common.safe_files import BadFileError, MemoryLimit, open_store, parse_memory
 from log1pnmf.analysis.batches import confounded_groups
 from log1pnmf.analysis.metrics import deviance_explained, factor_correlation, hoyer
-from log1pnmf.analysis.sweep import along_path, fits_along
+from log1pnmf.analysis.stability import along_path, fits_along
 from log1pnmf.cli import options as common
 from log1pnmf.counts.chunks import DEFAULT_MEMORY, open_counts
 from log1pnmf.counts.counts import Counts

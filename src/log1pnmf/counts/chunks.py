@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -35,10 +36,12 @@ from .counts import Counts
 class RowChunks:
     """Rows of a matrix in chunks, which can be read repeatedly and in any order."""
 
-    shape: tuple[int, int]
+    def __init__(self, shape: Any, n_chunks: int) -> None:
+        self.shape = (int(shape[0]), int(shape[1]))
+        self._n_chunks = n_chunks
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        return self._n_chunks
 
     def read(self, index: int) -> Any:
         """Return a chunk: a SciPy matrix or an array, of all columns."""
@@ -53,11 +56,8 @@ class SlicedChunks(RowChunks):
     """Slices of rows of a matrix, an array in a file, or a memory map."""
 
     def __init__(self, matrix: Any, indptr: NDArray[Any], limit: int) -> None:
-        self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
         self._matrix, self._ranges = matrix, list(row_blocks(indptr, limit))
-
-    def __len__(self) -> int:
-        return len(self._ranges)
+        super().__init__(matrix.shape, len(self._ranges))
 
     def read(self, index: int) -> Any:
         """Return a chunk."""
@@ -76,15 +76,12 @@ class FileChunks(RowChunks):
     def __init__(self, path: str, name: str, limit: int) -> None:
         self._path, self._name = os.path.abspath(path), name
         self._group = group = open_group(self._path)[name]
-        self.shape = (int(group.attrs["shape"][0]), int(group.attrs["shape"][1]))
-        indptr = _checked_indptr(f"{path}: {name}", group, self.shape)
-        self._ranges = list(row_blocks(indptr, limit))
+        shape = tuple(map(int, group.attrs["shape"]))
+        indptr = _checked_indptr(f"{path}: {name}", group, shape)
         # of each chunk only, so that what is sent to workers is small
-        self._indptr = [indptr[start : stop + 1] for start, stop in self._ranges]
+        self._indptr = [indptr[start : stop + 1] for start, stop in row_blocks(indptr, limit)]
         self.largest = max((int(part[-1] - part[0]) for part in self._indptr), default=0)  # entries
-
-    def __len__(self) -> int:
-        return len(self._ranges)
+        super().__init__(shape, len(self._indptr))
 
     def read(self, index: int) -> sparse.csr_array:
         """Read a chunk."""
@@ -95,7 +92,7 @@ class FileChunks(RowChunks):
         return partial(_read_rows, self._path, self._name, self._indptr[index], self.shape[1])
 
 
-def _checked_indptr(where: str, group: Any, shape: tuple[int, int]) -> NDArray[np.int64]:
+def _checked_indptr(where: str, group: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
     """Where the rows of a CSR matrix begin; it must go with its shape and its entries."""
     indptr = group["indptr"][:].astype(np.int64)
     lengths = {int(group[part].shape[0]) for part in ("data", "indices")}
@@ -116,11 +113,8 @@ def _rows_of(group: Any, indptr: NDArray[np.int64], n_columns: int) -> sparse.cs
 
 def _read_rows(path: str, name: str, indptr: NDArray[np.int64], n_columns: int) -> sparse.csr_array:
     store = open_group(path)
-    try:
+    with store if hasattr(store, "close") else nullcontext():
         return _rows_of(store[name], indptr, n_columns)
-    finally:
-        if hasattr(store, "close"):
-            store.close()
 
 
 def open_group(path: str) -> Any:
@@ -135,11 +129,8 @@ class GivenChunks(RowChunks):
     """Chunks that the user has: ``chunks[i]``, or gone through one after the other."""
 
     def __init__(self, chunks: Any, shape: tuple[int, int]) -> None:
-        self.shape = (int(shape[0]), int(shape[1]))
+        super().__init__(shape, len(chunks))
         self._chunks = chunks
-
-    def __len__(self) -> int:
-        return len(self._chunks)
 
     def read(self, index: int) -> Any:
         """Return a chunk."""
@@ -165,11 +156,8 @@ class DaskChunks(RowChunks):
                 f"counts must have two dimensions of known size, got a Dask array of shape {array.shape}; "
                 "call compute_chunk_sizes() first"
             )
-        self.shape = (int(array.shape[0]), int(array.shape[1]))
         self._array = array if array.numblocks[1] == 1 else array.rechunk({1: -1})
-
-    def __len__(self) -> int:
-        return int(self._array.numblocks[0])
+        super().__init__(array.shape, int(self._array.numblocks[0]))
 
     def read(self, index: int) -> Any:
         """Compute a chunk, here and now."""

@@ -18,13 +18,7 @@ ENOUGH_COUNTS, LEAST_DISPERSION = 20.0, 1e-3
 
 
 def align_features(counts: Counts, fitted: NDArray[np.object_] | None, n_features: int) -> Counts:
-    """Bring features into the order of the training data, by name where both have names.
-
-    >>> import pandas
-    >>> counts = Counts.from_any(pandas.DataFrame([[1, 2, 3]], columns=["c", "a", "b"]))
-    >>> align_features(counts, np.array(["a", "b", "c"]), 3).to_scipy().toarray()
-    array([[2., 3., 1.]], dtype=float32)
-    """
+    """Bring features into the order of the training data, by name where both have names."""
     names = counts.feature_names
     if names is None or fitted is None:
         if counts.n_features != n_features:
@@ -84,13 +78,14 @@ def find_features(
 ) -> NDArray[np.intp]:
     """Find the features of a fit by name in an AnnData object."""
     places, missing, twice = match_names(here, names)
-    if missing and fitted_here:
-        raise ValueError(_changed(list(here), names, missing))
     if missing:
+        next_step = "if they were not measured, refit on the features that both data have"
+        if fitted_here:
+            next_step = "if they were dropped, take the model from the object as it was before, or fit again"
         raise ValueError(
             f"{len(missing):,} of the {len(names):,} features of the fit are not in adata "
             f"(first {missing[0]!r}), and all are needed; if they go by other names there, rename "
-            "adata.var_names; if they were not measured, refit on the features that both data have"
+            f"adata.var_names; {next_step}"
         )
     if not np.array_equal(here, names):
         where, twice = ("adata", twice) if twice else ("the fit itself", repeated(names))
@@ -104,11 +99,7 @@ def find_features(
 
 
 def shared_features(here: Sequence[str], fitted: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return where the features that both have are, here and in the fit; not those that occur twice.
-
-    >>> shared_features(["b", "x", "a", "x"], ["a", "x", "b", "c"])
-    (array([2, 0]), array([0, 2]))
-    """
+    """Return where the features that both have are, here and in the fit; not those that occur twice."""
     places, _, twice = match_names(here, fitted)
     if not np.array_equal(here, fitted):
         unclear = {*twice, *repeated(fitted)}
@@ -132,31 +123,12 @@ def repeated(names: Iterable[str]) -> list[str]:
     return [name for name, n in Counter(names).items() if n > 1]
 
 
-def _changed(here: Sequence[str], names: Sequence[str], missing: Sequence[str]) -> str:
-    """Describe what has happened to the features since the fit."""
-    if len(missing) == len(names):
-        what = f"none of the {len(names):,} is there by its name (the first was {missing[0]!r}"
-    else:
-        what = f"{len(missing):,} of {len(names):,} are missing or renamed (first {missing[0]!r}"
-    if len(here) == len(names):
-        j = next(j for j, (now, before) in enumerate(zip(here, names, strict=True)) if now != before)
-        what += f"; position {j} was {names[j]!r}, now is {here[j]!r}"
-    return (
-        f"the features of adata are not those of the fit: {what}). Give adata.var_names the names they had, "
-        "or take the model from the object as it was before features were dropped or renamed, or fit again"
-    )
-
-
 def variable_features(counts: Counts, n: int) -> NDArray[np.intp]:
     """Return the `n` features that vary most beyond what one factor and their noise explain, in order.
 
     A feature's deviance from its mean share of every sample's total grows with its mean; under negative
     binomial noise with the dispersion of a typical feature it does so only where there is structure. That
     dispersion is the median over features with enough counts.
-
-    >>> counts = Counts.from_any(np.array([[9, 1, 5], [8, 2, 5], [1, 9, 5], [2, 8, 5]]))
-    >>> variable_features(counts, 2)
-    array([0, 1])
     """
     columns, totals = counts.by_column, counts.by_column.row_sums()
     if n >= counts.n_features:

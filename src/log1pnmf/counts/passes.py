@@ -6,6 +6,7 @@ returns loadings and sums. A task that was lost with its worker is run again els
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from log1pnmf._common.arrays import Rows
 from log1pnmf._common.checks import require
 
 from .chunks import CountSource, DaskChunks, PackedChunks, is_streamed, open_counts
-from .compress import CHUNK, SparseRows, canonical_rows, checksum_of, compress_sparse, row_blocks
+from .compress import SparseRows, canonical_rows, checksum_of, compress_sparse
 from .counts import Counts, Tally
 
 # ---------- the interface of a task that a pass runs on every chunk; callers implement it
@@ -30,6 +31,7 @@ from .counts import Counts, Tally
 Array = NDArray[np.float64]
 
 Labels: TypeAlias = NDArray[np.int32] | None  # number of the batch of every sample, where there are batches
+Given: TypeAlias = Callable[[int], tuple[Array, Labels, Array]]  # sizes, labels and loadings of a chunk
 Receive: TypeAlias = Callable[[int, Any], None]  # called with the number of a chunk and what the task found
 
 
@@ -95,30 +97,12 @@ def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
 
 
 def row_digests(rows: SparseRows) -> NDArray[np.uint64]:
-    """Hash every row; the hash depends on all entries of the row and on no other row.
-
-    >>> one, other = (Counts.from_any(y).by_row for y in ([[1, 2], [2, 1]], [[2, 1], [2, 1]]))
-    >>> (row_digests(one) == row_digests(other)).tolist()
-    [False, True]
-    """
-    digests = np.zeros(rows.shape[0], dtype=np.uint64)
-    for start, stop in row_blocks(rows.indptr, CHUNK):
-        bounds = rows.indptr[start : stop + 1]
-        part = slice(bounds[0], bounds[-1])
-        entries = rows.values[part].astype(np.float64).view(np.uint64)
-        entries ^= _mixed(rows.indices[part].astype(np.uint64))
-        running = np.concatenate((np.zeros(1, np.uint64), np.cumsum(_mixed(entries), dtype=np.uint64)))
-        digests[start:stop] = np.diff(running[bounds - bounds[0]])  # modulo 2**64, as all of it
+    """Hash every row; the hash depends on all entries of the row and on no other row."""
+    bounds, digests = rows.indptr.tolist(), np.zeros(rows.shape[0], dtype=np.uint64)
+    for i, part in enumerate(map(slice, bounds[:-1], bounds[1:])):
+        entries = rows.indices[part].tobytes() + rows.values[part].astype(np.float64).tobytes()
+        digests[i] = int.from_bytes(hashlib.blake2b(entries, digest_size=8).digest(), "little")
     return digests
-
-
-def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spread every bit of a word over all of its bits, one to one: SplitMix64 (Steele and others, 2014)."""
-    words = words + np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        words ^= words >> np.uint64(shift)
-        words *= np.uint64(factor)
-    return words ^ (words >> np.uint64(31))
 
 
 def chunk_counts(raw: Any) -> Counts:
@@ -214,7 +198,7 @@ class ChunkedCounts(Counts):
             row_digests=np.concatenate(digests),
         )
 
-    @cached_property
+    @property
     def n_empty_columns(self) -> int:
         """Number of features without any count."""
         return int(np.count_nonzero(np.diff(self.by_column.indptr) == 0))
@@ -285,11 +269,18 @@ class Runner:
         labels: Labels = None,
     ) -> Any:
         """Run a task on every chunk and return its sums."""
+
+        def given(index: int) -> tuple[Array, Labels, Array]:
+            rows = slice(*counts.bounds[index : index + 2])
+            return sizes[rows], None if labels is None else labels[rows], start.read(rows.start, rows.stop)
+
+        return self._run(task, counts, given, receive)
+
+    def _run(self, task: ChunkTask, counts: ChunkedCounts, given: Given, receive: Receive) -> Any:
         sums = task.no_sums()
         for index, chunk in enumerate(_ahead(self._sorted(counts))):
-            first, last = counts.bounds[index : index + 2]
-            own = None if labels is None else labels[first:last]
-            receive(index, task(chunk, sizes[first:last], own, start=start.read(first, last), into=sums))
+            sizes, labels, start = given(index)
+            receive(index, task(chunk, sizes, labels, start=start, into=sums))
         return sums
 
     def ahead(self) -> Iterator[Any]:
@@ -345,31 +336,18 @@ class ClusterRunner(Runner):
         for one in seen:
             yield one.result()
 
-    def run(
-        self,
-        task: ChunkTask,
-        counts: ChunkedCounts,
-        sizes: Array,
-        *,
-        start: Rows,
-        receive: Receive,
-        labels: Labels = None,
-    ) -> Any:
-        """Run a task on every chunk; see `log1pnmf.counts.passes.Runner.run`."""
+    def _run(self, task: ChunkTask, counts: ChunkedCounts, given: Given, receive: Receive) -> Any:
         from dask import config as dask_config
         from distributed import as_completed
 
-        client, bounds = self._client, counts.bounds
-        held = self._hold(counts)
+        client = self._client
         # A task instead of scattered data: those could not be computed again when their worker dies.
         with dask_config.set({"distributed.admin.large-graph-warning-threshold": "4GB"}):
             everywhere = client.submit(lambda given: given, task, pure=False, retries=3)
-        done = []
-        for i, chunk in enumerate(held):
-            rows = slice(bounds[i], bounds[i + 1])
-            own = None if labels is None else labels[rows]
-            given = (everywhere, chunk, sizes[rows], own, start.read(rows.start, rows.stop))
-            done.append(client.submit(_run_task, *given, pure=False, retries=3))
+        done = [
+            client.submit(_worked, everywhere, chunk, given(i), pure=False, retries=3)
+            for i, chunk in enumerate(self._hold(counts))
+        ]
         loadings = [client.submit(itemgetter(0), one, pure=False) for one in done]
         parts = [client.submit(itemgetter(1), one, pure=False) for one in done]
         while len(parts) > 1:  # pair by pair: the order depends on the number of parts and on nothing else
@@ -403,8 +381,9 @@ class ClusterRunner(Runner):
         return chunks
 
 
-def _run_task(task: ChunkTask, counts: Counts, sizes: Array, labels: Labels, start: Array) -> tuple[Any, Any]:
-    sums = task.no_sums()
+def _worked(task: ChunkTask, counts: Counts, given: tuple[Array, Labels, Array]) -> tuple[Any, Any]:
+    """Return what a task finds in a chunk, and its sums."""
+    (sizes, labels, start), sums = given, task.no_sums()
     return task(counts, sizes, labels, start=start, into=sums), sums
 
 

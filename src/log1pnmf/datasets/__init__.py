@@ -141,20 +141,9 @@ DONORS = {
 ANSWERS = np.array([0.03, 0.10, 0.06, 0.5, 1.0, 0.7])  # of the donors to interferon; controls have a little
 
 # genes that answer to interferon, and the counts that an answer of 1 adds to a cell of average size
-RESPONSE = {
-    "B2M": 80.0,
-    "IFITM3": 32.0,
-    "STAT1": 24.0,
-    "IFITM1": 20.0,
-    "IFI27": 20.0,
-    "IFITM2": 16.0,
-    "CD74": 16.0,
-    "IFIT3": 14.0,
-    "BST2": 12.0,
-    "ISG20": 10.0,
-    "PARP14": 8.0,
-    "RSAD2": 8.0,
-}
+ANSWERING = "B2M IFITM3 STAT1 IFITM1 IFI27 IFITM2 CD74 IFIT3 BST2 ISG20 PARP14 RSAD2"
+ADDED = (80.0, 32.0, 24.0, 20.0, 20.0, 16.0, 16.0, 14.0, 12.0, 10.0, 8.0, 8.0)
+RESPONSE = dict(zip(ANSWERING.split(), ADDED, strict=True))
 TYPES, MOST_CELLS, MOST_GENES = 6, 80, 500  # the most frequent types, cells of each, genes with most counts
 CHIP_SPREAD, DONOR_SPREAD = 0.5, 0.15  # standard deviation of the logarithm of what they do to a gene
 

@@ -290,7 +290,8 @@ class NativeEngine(Engine):
             if side.batches is not None:
                 labels, of_features = side.batches.labels, side.rows_are_features
                 of_rows, of_columns = (None, labels) if of_features else (labels, None)
-                core.set_batches(of_rows, of_columns, side.batches.effects)
+                effects = side.batches.effects.T if of_features else side.batches.effects
+                core.set_batches(of_rows, of_columns, np.ascontiguousarray(effects))
             if zeros is not None:
                 stored = zeros.stored
                 core.set_zeros(

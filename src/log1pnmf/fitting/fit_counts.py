@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from numbers import Integral
@@ -110,6 +110,14 @@ def asked_again(fit: Fit) -> tuple[Settings, dict[str, Any]]:
         "random_state": asked.random_state,
         "verbose": 0,
     }
+
+
+def fit_again(fit: Fit, counts: Counts, sizes: Array, *, changes: Mapping[str, Any], **given: Any) -> Fit:
+    """Fit what a fit was asked for, from where it is: with these size factors and changes of settings."""
+    settings, asked = asked_again(fit)
+    own = {"n_components": fit.n_components, "n_init": 1, "size_factors": GIVEN, **changes}
+    asked |= {"size_factors": sizes, "init": (fit.loadings, fit.factors), **given}
+    return fit_counts(counts, replace(settings, **own), **asked)
 
 
 def default_of(name: str) -> Any:

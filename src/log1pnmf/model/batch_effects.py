@@ -30,8 +30,7 @@ Expand: TypeAlias = Callable[[Array], tuple[Array, Array, Array]]
 """Gives the objective of every feature, and its derivatives in the logarithms of effects."""
 
 MOST_STEPS, LONGEST_STEP, PRECISION = 20, 1.0, 1e-6
-FEW_STEPS, ROUGHLY = 4, 1e-3
-"""Where every step computes all entries."""
+FEW_STEPS, ROUGHLY = 4, 1e-3  # where every step computes all entries
 
 LEVEL_ERROR, SHORT_STEP = 1e-9, 0.3
 """Effects whose levels are off, or that are far from their optimum, need more than one Newton step."""

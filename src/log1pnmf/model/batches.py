@@ -23,10 +23,8 @@ from log1pnmf.counts.passes import ChunkedCounts
 
 Array = NDArray[np.float64]
 
-LARGEST_EFFECT = 1e9
-"""Effects stay between its inverse and itself."""
-OTHER = "(other)"
-"""Name of the batch of new samples that are of no known batch: without effects."""
+LARGEST_EFFECT = 1e9  # effects stay between its inverse and itself
+OTHER = "(other)"  # name of the batch of new samples that are of no known batch: without effects
 MOST_STEPS, PRECISION = 200, 1e-14
 
 
@@ -235,9 +233,6 @@ def balanced_effects(seen: Array, expected: Array) -> Array:
     """Minimise ``expected * q - seen * log(q)``, summed up, where the geometric mean of every column is 1.
 
     That is ``q = (seen + x) / expected``, with a number x for every column.
-
-    >>> balanced_effects(np.array([[8.0], [2.0]]), np.array([[5.0], [5.0]])).round(3).tolist()
-    [[1.766], [0.566]]
     """
     beyond, level = seen - seen.min(axis=0), np.log(expected).mean(axis=0)
     # the mean of log(beyond + exp(z)) is convex in z, with a slope of at least 1 / B: Newton comes from above

@@ -202,17 +202,13 @@ class _Gammas:
         slope of half the logarithm of the information, if that is a product of such terms.
         """
         phi = np.exp(theta)
-        parts, squares = self._parts(phi)
+        _, parts, squares = self._sums(phi, np.arange(len(phi)))[0]
         information = parts / phi
         free = np.count_nonzero(self.factors, axis=1).astype(np.float64)
         if parts.any():
             free += self._n_free() * information / information.sum()
         share = np.minimum(squares / np.where(parts > 0.0, parts, 1.0), 1.0 - 1e-12)
         return HELD * np.minimum(free, self.counts.n_samples), share / (1.0 - share) / phi
-
-    def _parts(self, phi: Array) -> tuple[Array, Array]:
-        """Sum ``x / (1 + x)`` and its square over all samples, with ``x = phi mean``."""
-        raise NotImplementedError
 
     def _n_free(self) -> float:
         """Count the loadings that are not zero."""
@@ -234,10 +230,6 @@ class _Condensed(_Gammas):
 
     def _sums(self, phi: Array, which: Which) -> tuple[Iterable[Array], Iterable[Array]]:
         return self.spectrum.sums(phi, which)
-
-    def _parts(self, phi: Array) -> tuple[Array, Array]:
-        _, parts, squares = self.spectrum.sums(phi, np.arange(len(phi)))[0]
-        return parts, squares
 
     def _n_free(self) -> float:
         return float(self.spectrum.n_free[0])
@@ -263,14 +255,6 @@ class _Likelihood(_Gammas):
             sums[:3, block] = log.sum(axis=1), part.sum(axis=1), np.einsum("ij,ij->i", part, part)
             sums[3:, block] = [np.bincount(feature, one, m) for one in weighed]
         return sums[:3], sums[3:]
-
-    def _parts(self, phi: Array) -> tuple[Array, Array]:
-        parts, squares = np.zeros((2, len(phi)))
-        for block in self._blocks(len(phi)):
-            x = self._x(phi[block], block)
-            part = x / (1.0 + x)
-            parts[block], squares[block] = part.sum(axis=1), np.einsum("ij,ij->i", part, part)
-        return parts, squares
 
     def _n_free(self) -> float:
         return float(np.count_nonzero(self.loadings))

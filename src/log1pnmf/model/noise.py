@@ -126,18 +126,14 @@ class ShiftedLog:
 
 # ---------- prior of the dispersions
 
-VAGUE_CENTRE, VAGUE_SPREAD = float(np.log(0.3)), 2.0
-"""The prior when nothing is known."""
-USUAL_SPREAD, ITS_WEIGHT = 0.5, 4.0
-"""The spread is estimated with so many more features, which have this one."""
+VAGUE_CENTRE, VAGUE_SPREAD = float(np.log(0.3)), 2.0  # the prior when nothing is known
+USUAL_SPREAD, ITS_WEIGHT = 0.5, 4.0  # the spread is estimated with so many more features, which have this one
 NARROWEST, WIDEST = 0.1, 3.0
 MOST_KNOTS, PER_KNOT = 10, 25.0
 BENDING, SLOPE = 5.0, 1.0
 """Penalties of the trend on differences of its slope and of its height, in units of a feature."""
-FARTHEST = 3.0
-"""How far from its centre a quadratic is believed."""
-NEAR = 0.02
-"""Priors whose logarithms differ by less are taken for the same."""
+FARTHEST = 3.0  # how far from its centre a quadratic is believed
+NEAR = 0.02  # priors whose logarithms differ by less are taken for the same
 ROUNDS, TREND_PRECISION = 300, 1e-6
 
 
@@ -302,10 +298,6 @@ class NegativeBinomial:
     which may be negative. It is never negative; at the true mean its expectation is the Fisher information,
     ``(dmean/deta)**2 / (mean (1 + phi mean))``; and where a count is zero it stays bounded as the mean goes
     to zero, which the Fisher information does not: a loading at zero could never leave it.
-
-    >>> noise = NegativeBinomial([0.0, 0.5])
-    >>> noise.loss(np.array(3.0), np.array(1.0)).round(3).tolist()
-    [1.296, 0.742]
     """
 
     # (m,): not negative; 0 is Poisson. Features are the last axis of the entries that the methods get

@@ -11,24 +11,18 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from log1pnmf.counts.compress import SparseRows, dense_blocks
 from log1pnmf.counts.counts import Counts
 
 from .noise import POISSON, Noise, ShiftedLog
 from .problem import FREE, Constraint, Problem
-from .zeros import AdaptiveZeros, EntryZeros, Quadratic
-
-# ---------- the objective in plain NumPy; every engine is tested against it
+from .zeros import EntryZeros, Quadratic
 
 Array = NDArray[np.float64]
 
-Form: TypeAlias = Quadratic | EntryZeros | None
-"""What replaces the loss of zeros; None computes it exactly."""
-
-LARGE_TOTAL = 1e10
-"""Sum of all counts from which the rounding errors of a sum of means would show beside the loss."""
+Form: TypeAlias = Quadratic | EntryZeros | None  # what replaces the loss of zeros; None computes it exactly
 
 BLOCK_BYTES = 64e6
 """Dense intermediate arrays of one block of rows stay below this, unless a single row is larger."""
@@ -38,62 +32,38 @@ BLOCK_BYTES = 64e6
 
 
 def entry_loss(
-    y: ArrayLike,
-    eta: ArrayLike,
-    t: ArrayLike,
-    link: ShiftedLog,
-    zeros: Form = None,
-    *,
-    noise: Noise = POISSON,
+    y: Array, eta: Array, t: Array, link: ShiftedLog, zeros: Form = None, *, noise: Noise = POISSON
 ) -> Array:
     """Loss of every entry at ``t * em``; with `zeros`, ``t * (a1*eta + a2*eta**2)`` where ``y = 0``."""
-    y, eta, t = _float(y), _float(eta), _float(t)
+    y, eta, t, own = _entries(y, eta, t, zeros)
     with np.errstate(over="ignore"):
         loss = noise.loss(y, t * link.em(eta))
-    if zeros is None:
-        return loss
-    own = zeros if isinstance(zeros, EntryZeros) else EntryZeros(zeros.a1, zeros.a2)
-    return np.where(own.in_place(y), own.loss(eta, t), loss)
+    return loss if own is None else np.where(own.in_place(y), own.loss(eta, t), loss)
 
 
 def entry_gradient(
-    y: ArrayLike,
-    eta: ArrayLike,
-    t: ArrayLike,
-    link: ShiftedLog,
-    zeros: Form = None,
-    *,
-    noise: Noise = POISSON,
+    y: Array, eta: Array, t: Array, link: ShiftedLog, zeros: Form = None, *, noise: Noise = POISSON
 ) -> Array:
     """Differentiate `entry_loss` in eta; parameters as there. Always finite, see `ShiftedLog.derivatives`."""
-    y, eta, t = _float(y), _float(eta), _float(t)
+    y, eta, t, own = _entries(y, eta, t, zeros)
     gradient = noise.gradient(y, t, link.derivatives(eta))
-    if zeros is None:
-        return gradient
-    own = zeros if isinstance(zeros, EntryZeros) else EntryZeros(zeros.a1, zeros.a2)
-    return np.where(own.in_place(y), own.gradient(eta, t), gradient)
+    return gradient if own is None else np.where(own.in_place(y), own.gradient(eta, t), gradient)
 
 
 def entry_curvature(
-    y: ArrayLike,
-    eta: ArrayLike,
-    t: ArrayLike,
-    link: ShiftedLog,
-    zeros: Form = None,
-    *,
-    noise: Noise = POISSON,
+    y: Array, eta: Array, t: Array, link: ShiftedLog, zeros: Form = None, *, noise: Noise = POISSON
 ) -> Array:
     """Curvature of `entry_loss` for steps, see `Noise.curvature`; parameters as there. Always finite."""
-    y, eta, t = _float(y), _float(eta), _float(t)
+    y, eta, t, own = _entries(y, eta, t, zeros)
     curvature = noise.curvature(y, t, link.derivatives(eta))
-    if zeros is None:
-        return curvature
-    own = zeros if isinstance(zeros, EntryZeros) else EntryZeros(zeros.a1, zeros.a2)
-    return np.where(own.in_place(y), own.curvature(t), curvature)
+    return curvature if own is None else np.where(own.in_place(y), own.curvature(t), curvature)
 
 
-def _float(x: ArrayLike) -> Array:
-    return np.asarray(x, dtype=np.float64)
+def _entries(y: Array, eta: Array, t: Array, zeros: Form) -> tuple[Array, Array, Array, EntryZeros | None]:
+    """Return the arguments of these functions as arrays, and what replaces zeros of every entry."""
+    own = EntryZeros(zeros.a1, zeros.a2) if isinstance(zeros, Quadratic) else zeros
+    arrays = [np.asarray(one, dtype=np.float64) for one in (y, eta, t)]
+    return arrays[0], arrays[1], arrays[2], own
 
 
 # ---------------------------------------------------------------- the whole matrix
@@ -114,38 +84,14 @@ def log_likelihood(
 
 
 def negative_log_likelihood(problem: Problem, loadings: Array, factors: Array) -> float:
-    """Objective of `problem` on the eta scale, constants included, penalty excluded.
-
-    Sums over all entries, by rank-K algebra where zeros are approximate, corrected at the non-zeros.
-    """
-    link, zeros = problem.link, problem.zeros
-    if link.is_identity and problem.counts.total > LARGE_TOTAL:
-        zeros = None
-    if isinstance(zeros, AdaptiveZeros):
-        return _dense_loss(problem, loadings, factors) + problem.constant
-    if zeros is None:
-        loss = _loss_of_zeros(problem, loadings, factors)
-    else:
-        loss = _quadratic_loss(problem, zeros, loadings, factors)
-    for j, y, eta, t in _nonzeros(problem, loadings, factors):
-        own = entry_loss(y, eta, t, link, noise=problem.noise.of_features(j))
-        loss += float(np.sum(own if zeros is None else own - t * eta * (zeros.a1 + zeros.a2 * eta)))
-    return loss + problem.constant
-
-
-def _quadratic_loss(problem: Problem, zeros: Quadratic, loadings: Array, factors: Array) -> float:
-    """Sum ``t (a1 eta + a2 eta^2)`` over all entries, by rank-K algebra."""
-    exposure, batches, loss = problem.exposure, problem.batches, 0.0
-    if batches is None:
-        linear = (exposure @ loadings) @ factors.sum(axis=0)
-        square = np.sum((loadings.T @ (exposure[:, None] * loadings)) * (factors.T @ factors))
-        return float(zeros.a1 * linear + zeros.a2 * square)
-    for b, weights in enumerate(batches.effects):
-        own = np.where(batches.labels == b, exposure, 0.0)
-        linear = (own @ loadings) @ (weights @ factors)
-        square = np.sum((loadings.T @ (own[:, None] * loadings)) * ((weights * factors.T) @ factors))
-        loss += float(zeros.a1 * linear + zeros.a2 * square)
-    return loss
+    """Objective of `problem` on the eta scale, entry by entry; constants included, penalty excluded."""
+    total, rows = problem.constant, problem.counts.by_row
+    for block in _row_blocks(rows):
+        zeros = None if problem.zeros is None else problem.zeros.of_samples(block)
+        eta, t = loadings[block] @ factors.T, exposure_of(problem, block)
+        own = entry_loss(rows.to_dense(block), eta, t, problem.link, zeros, noise=problem.noise)
+        total += float(own.sum())
+    return total
 
 
 def exposure_of(problem: Problem, samples: slice) -> Array:
@@ -156,58 +102,20 @@ def exposure_of(problem: Problem, samples: slice) -> Array:
 
 def gradients(problem: Problem, loadings: Array, factors: Array) -> tuple[Array, Array]:
     """Gradient of `negative_log_likelihood` in the loadings and in the factors, on the eta scale."""
-    rows, how = problem.counts.by_row, {"noise": problem.noise}
+    rows = problem.counts.by_row
     gradient_loadings, gradient_factors = np.zeros_like(loadings), np.zeros_like(factors)
-    for block in _row_blocks(rows, arrays=8):
+    for block in _row_blocks(rows):
         y, t = rows.to_dense(block), exposure_of(problem, block)
         zeros = None if problem.zeros is None else problem.zeros.of_samples(block)
-        slope = entry_gradient(y, loadings[block] @ factors.T, t, problem.link, zeros, **how)
+        slope = entry_gradient(y, loadings[block] @ factors.T, t, problem.link, zeros, noise=problem.noise)
         gradient_loadings[block] = slope @ factors
         gradient_factors += slope.T @ loadings[block]
     return gradient_loadings, gradient_factors
 
 
-def _dense_loss(problem: Problem, loadings: Array, factors: Array) -> float:
-    """Sum of the losses of all entries, one by one."""
-    total, rows = 0.0, problem.counts.by_row
-    for block in _row_blocks(rows, arrays=8):
-        zeros = None if problem.zeros is None else problem.zeros.of_samples(block)
-        eta, t = loadings[block] @ factors.T, exposure_of(problem, block)
-        own = entry_loss(rows.to_dense(block), eta, t, problem.link, zeros, noise=problem.noise)
-        total += float(own.sum())
-    return total
-
-
-def _loss_of_zeros(problem: Problem, loadings: Array, factors: Array) -> float:
-    """Sum of the losses of all entries that are zero."""
-    total, rows, none = 0.0, problem.counts.by_row, np.zeros(())
-    with np.errstate(over="ignore"):
-        for block in _row_blocks(rows, arrays=8):
-            means = problem.size_factors[block, None] * problem.link.mean(loadings[block] @ factors.T)
-            if problem.batches is not None:
-                means = means * problem.batches.rows(block)
-            losses = problem.noise.loss(none, means)
-            losses[rows.to_scipy(block.start, block.stop).nonzero()] = 0.0
-            total += float(losses.sum())
-    return total
-
-
-def _row_blocks(rows: SparseRows, arrays: int) -> Iterator[slice]:
-    """Slices of rows for which `arrays` dense arrays fit in `BLOCK_BYTES`."""
-    return dense_blocks(rows.shape, BLOCK_BYTES / (8 * arrays))
-
-
-def _nonzeros(
-    problem: Problem, loadings: Array, factors: Array
-) -> Iterator[tuple[NDArray[np.int32], Array, Array, Array]]:
-    """Feature, count, eta and exposure of the non-zero entries, in blocks."""
-    rows, batches, exposure = problem.counts.by_row, problem.batches, problem.exposure
-    size = max(1, int(BLOCK_BYTES / (8 * (3 * loadings.shape[1] + 8))))
-    for i, entries in rows.entry_blocks(size):
-        j = rows.indices[entries]
-        eta = np.einsum("ek,ek->e", loadings[i], factors[j])
-        t = exposure[i] if batches is None else exposure[i] * batches.effects[batches.labels[i], j]
-        yield j, rows.values[entries].astype(np.float64), eta, t
+def _row_blocks(rows: SparseRows) -> Iterator[slice]:
+    """Slices of rows for which eight dense arrays fit in `BLOCK_BYTES`."""
+    return dense_blocks(rows.shape, BLOCK_BYTES / 64)
 
 
 # ---------- how far a point is from an optimum

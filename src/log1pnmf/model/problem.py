@@ -101,22 +101,16 @@ class Side:
         linear, square = map(in_batches, columns)
         return *rows, linear, square
 
-    def at(self, features: NDArray[np.intp], samples: NDArray[np.intp] | None = None) -> Side:
-        """Return some features and samples of the factors' side; the zeros must not be adaptive."""
-        matrix, exposure, zeros = self.rows.to_scipy()[features], self.column_exposure, self.zeros
+    def at(self, features: NDArray[np.intp]) -> Side:
+        """Return some features of the factors' side; the zeros must not be adaptive."""
+        zeros = self.zeros
         batches = None if self.batches is None else self.batches.of_features(features)
         if zeros is not None:
             own = None if zeros.row_quadratic is None else zeros.row_quadratic[features]
             linear, square = zeros.row_linear[features], zeros.row_square[features]
             zeros = replace(zeros, row_quadratic=own, row_linear=linear, row_square=square)
-        if samples is not None:
-            matrix, exposure = matrix[:, samples], exposure[samples]
-            batches = None if batches is None else batches.of_samples(samples)
-            if zeros is not None:
-                linear, square = (one[:, samples] for one in (zeros.column_linear, zeros.column_square))
-                zeros = replace(zeros, column_linear=linear, column_square=square)
-        rows, noise = SparseRows.from_scipy(matrix), self.noise.of_features(features)
-        return Side(rows, self.row_exposure[features], exposure, noise, True, zeros, batches)
+        rows, noise = SparseRows.from_scipy(self.rows.to_scipy()[features]), self.noise.of_features(features)
+        return Side(rows, self.row_exposure[features], self.column_exposure, noise, True, zeros, batches)
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,8 +349,7 @@ def _limit(values: Any, limit: ArrayLike) -> Any:
     return like(values, limit) if np.ndim(limit) else float(limit)  # type: ignore[arg-type]
 
 
-NON_NEGATIVE = Bounds()
-"""Without an upper bound and a penalty."""
+NON_NEGATIVE = Bounds()  # without an upper bound and a penalty
 
 
 @dataclass(frozen=True, eq=False)
@@ -397,8 +390,7 @@ class Constraint:
         return self.loadings.cost(loadings) + self.factors.cost(factors)
 
 
-FREE = Constraint()
-"""Non-negative, without penalty."""
+FREE = Constraint()  # non-negative, without penalty
 
 
 # ---------- what is known of factors beforehand

@@ -31,23 +31,17 @@ Array = NDArray[np.float64]
 
 WEIGHT = 4.0
 """Of the prior: sizes within a factor of about 1.6 of each other, unless the counts say otherwise."""
-LONGEST = 0.5
-"""How far the logarithm of a size may go in one step."""
-LEAST_KEPT = 0.1
-"""Part of a loading that a step leaves of it at least: exact zeros come from the half-steps."""
+LONGEST = 0.5  # how far the logarithm of a size may go in one step
+LEAST_KEPT = 0.1  # part of a loading that a step leaves of it at least: exact zeros come from the half-steps
 NEARLY = 0.02
 """Part of the largest loading of a sample: smaller ones that would fall are as good as zero, and stay. They
 would end a step after a fraction of it, and the others would move as if it had been whole."""
-LEAST_BEND = 0.01
-"""Part of the curvature in a size that is believed to remain when loadings make up for it."""
+LEAST_BEND = 0.01  # part of the curvature in a size that is believed to remain when loadings make up for it
 SHORTER, WHOLE = (1.0, 0.3, 0.05), (1.0, 0.3, 0.1, 0.03, 0.01)
 """Parts of a step that are tried for each sample, and then for all of them together."""
-LEVELS = (0.5, 0.1)
-"""Parts of the way on which programmes are levelled."""
-LEVEL, FARTHEST = 0.01, 5.0
-"""Logarithms of levels that are as good as 0, and how far they are believed."""
-LARGE = 30.0
-"""From here on ``expm1(x)`` is ``exp(x)``."""
+LEVELS = (0.5, 0.1)  # parts of the way on which programmes are levelled
+LEVEL, FARTHEST = 0.01, 5.0  # logarithms of levels that are as good as 0, and how far they are believed
+LARGE = 30.0  # from here on ``expm1(x)`` is ``exp(x)``
 LEVEL_STEPS = 30
 
 

@@ -15,9 +15,16 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import distinct_colors, factor_colors
-from log1pnmf.analysis.groups import Arrangement, arrange, group_means, read_groups, read_labels
+from log1pnmf.analysis.groups import (
+    Arrangement,
+    Section,
+    arrange,
+    group_means,
+    read_groups,
+    read_labels,
+    sections_of,
+)
 from log1pnmf.analysis.metrics import dominant_factor
-from log1pnmf.analysis.space import Section, sections_of
 from log1pnmf.analysis.usage import Usage
 from log1pnmf.fitting.anndata import is_annotated
 from log1pnmf.fitting.fit import Fit, sample_shares

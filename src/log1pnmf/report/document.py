@@ -18,7 +18,7 @@ import numpy as np
 from log1pnmf._common.archive import StrPath, check_writable, replacing
 from log1pnmf._common.checks import plural, require, versions
 from log1pnmf.analysis.groups import ALIKE, colors_of_fits, fold_groups
-from log1pnmf.analysis.sweep import Sweep
+from log1pnmf.analysis.stability import Sweep
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import default_of
 from log1pnmf.fitting.new_samples import counts_of

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.colors import BASELINE
-from log1pnmf.analysis.groups import Arrangement, arrange
+from log1pnmf.analysis.groups import Arrangement, Section, arrange
 from log1pnmf.analysis.metrics import dominant_factor
-from log1pnmf.analysis.space import Section
 
 from .inputs import ReportInput
 

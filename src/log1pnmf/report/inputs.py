@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_one_each
 from log1pnmf.analysis.evidence import Evidence, evidence_in
-from log1pnmf.analysis.groups import Groups, as_numbers, labels_of, quarters
+from log1pnmf.analysis.groups import Groups, Section, as_numbers, labels_of, quarters, sections_of, spacing
 from log1pnmf.analysis.markers import Markers, markers_in
-from log1pnmf.analysis.space import Section, sections_of, spacing
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import find_features
 from log1pnmf.fitting.anndata import as_fit, is_annotated, symbols_of

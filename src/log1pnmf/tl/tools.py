@@ -13,7 +13,7 @@ from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.analysis.groups import labels_of
 from log1pnmf.analysis.markers import markers as find_markers
 from log1pnmf.analysis.select import select as compare_settings
-from log1pnmf.analysis.sweep import sweep as sweep_counts
+from log1pnmf.analysis.stability import sweep as sweep_counts
 from log1pnmf.analysis.usage import usage as compare_groups
 from log1pnmf.counts.counts import holds_counts
 from log1pnmf.counts.features import shared_features
