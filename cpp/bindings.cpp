@@ -42,28 +42,15 @@ void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
 }
 
-// Whether arrays have so many numbers; one that is not there has.
+// The data of an array, which must have so many numbers; null where there is none.
 template <class Array>
-bool has_size(Index size, const Array& array) {
-  return static_cast<Index>(array.size()) == size;
+auto sized(Index size, const Array& array) {
+  require(static_cast<Index>(array.size()) == size, "an array has the wrong size");
+  return array.data();
 }
 template <class Array>
-bool has_size(Index size, const Maybe<Array>& array) {
-  return !array || has_size(size, *array);
-}
-template <class... Arrays>
-void require_size(Index size, const Arrays&... arrays) {
-  require((has_size(size, arrays) && ...), "an array has the wrong size");
-}
-void require_shape(Index rows, Index columns, const Matrix& matrix) {
-  require(
-      static_cast<Index>(matrix.shape(0)) == rows && static_cast<Index>(matrix.shape(1)) == columns,
-      "a matrix has the wrong shape");
-}
-
-template <class Array>
-auto data_or_null(const Maybe<Array>& array) {
-  return array ? array->data() : nullptr;
+auto sized(Index size, const Maybe<Array>& array) -> decltype(array->data()) {
+  return array ? sized(size, *array) : nullptr;
 }
 
 template <class Choice>
@@ -78,13 +65,13 @@ Choice named(const std::string& name,
 // half-steps.
 class Side {
   template <class Array>
-  auto keep(const Array& array) {
+  auto keep(Index size, const Array& array) {
     kept_.emplace_back(array);
-    return array.data();
+    return sized(size, array);
   }
   template <class Array>
-  auto keep(const Maybe<Array>& array) {
-    return array ? keep(*array) : nullptr;
+  auto keep(Index size, const Maybe<Array>& array) -> decltype(array->data()) {
+    return array ? keep(size, *array) : nullptr;
   }
 
  public:
@@ -93,12 +80,19 @@ class Side {
        const std::string& link, const std::string& noise, Maybe<Vector<double>> row_dispersion,
        Maybe<Vector<double>> column_dispersion) {
     const auto n = static_cast<Index>(row_exposure.size());
+    rows.n_rows = n;
+    rows.n_columns = n_columns;
+    rows.indptr = keep(n + 1, indptr);
+    rows.indices = keep(rows.indptr[n], indices);
+    rows.row_exposure = keep(n, row_exposure);
+    rows.column_exposure = keep(n_columns, column_exposure);
+    rows.row_dispersion = keep(n, row_dispersion);
+    rows.column_dispersion = keep(n_columns, column_dispersion);
     const bool single = counts.dtype() == nb::dtype<float>();
     require(single || counts.dtype() == nb::dtype<double>(), "counts must be float32 or float64");
-    require_size(n + 1, indptr);
-    require_size(indptr.data()[n], indices, counts);
-    require_size(n_columns, column_exposure, column_dispersion);
-    require_size(n, row_dispersion);
+    const void* values = keep(rows.indptr[n], counts);
+    if (single) rows.values_f32 = static_cast<const float*>(values);
+    else rows.values_f64 = static_cast<const double*>(values);
     model.link =
         named<Link>(link, {{"shifted_log", Link::shifted_log}, {"identity", Link::identity}});
     model.noise = named<Noise>(
@@ -106,16 +100,6 @@ class Side {
     model.exact_zeros = true;
     require(row_dispersion.has_value() + column_dispersion.has_value() == dispersed(),
             "dispersions belong to negative binomial noise, and to rows or to columns");
-    rows.n_rows = n;
-    rows.n_columns = n_columns;
-    rows.indptr = keep(indptr);
-    rows.indices = keep(indices);
-    rows.row_exposure = keep(row_exposure);
-    rows.column_exposure = keep(column_exposure);
-    rows.row_dispersion = keep(row_dispersion);
-    rows.column_dispersion = keep(column_dispersion);
-    if (single) rows.values_f32 = static_cast<const float*>(keep(counts));
-    else rows.values_f64 = static_cast<const double*>(keep(counts));
   }
 
   // Batches of rows or of columns, with effects of batches x columns or rows x batches.
@@ -126,38 +110,33 @@ class Side {
     require(!row_batch || rows.column_exposure == nullptr,
             "batches of rows need columns without exposure");
     require(zeros.rank == 0, "batches are set before zeros");
-    require_size(rows.n_rows, row_batch);
-    require_size(rows.n_columns, column_batch);
-    require_size(count * (row_batch ? rows.n_columns : rows.n_rows), effects);
     const auto& labels = row_batch ? *row_batch : *column_batch;
     require(std::all_of(labels.data(), labels.data() + labels.size(),
                         [&](std::int32_t b) { return b >= 0 && b < count; }),
             "a label is not that of a batch");
-    rows.batches = {count, keep(row_batch), keep(column_batch), keep(effects)};
+    rows.batches = {count, keep(rows.n_rows, row_batch), keep(rows.n_columns, column_batch),
+                    keep(count * (row_batch ? rows.n_columns : rows.n_rows), effects)};
   }
 
   // Leaves the exact form for quadratics and a list of zeros.
   void set_zeros(Maybe<Vector<Index>> stored_indptr, Maybe<Vector<std::int32_t>> stored_indices,
                  Maybe<Matrix> row_quadratic, Maybe<Matrix> column_quadratic, Matrix row_linear,
                  Matrix row_quadratics, Matrix column_linear, Matrix column_quadratics) {
-    const Index n = rows.n_rows, m = rows.n_columns;
-    const int rank = dispersed() ? 2 : 1;
-    require_shape(n, 1, row_linear);
-    require_shape(n, rank, row_quadratics);
-    require_shape(1, m, column_linear);
-    require_shape(rank, m, column_quadratics);
+    const Index n = rows.n_rows, m = rows.n_columns, rank = dispersed() ? 2 : 1;
     require(row_quadratic.has_value() != column_quadratic.has_value(),
             "quadratics belong to rows or to columns");
-    require_shape(row_quadratic ? n : m, rank + 1,
-                  row_quadratic ? *row_quadratic : *column_quadratic);
     require(stored_indptr.has_value() == stored_indices.has_value(),
             "the list of zeros is not whole");
-    require_size(n + 1, stored_indptr);
-    if (stored_indptr) require_size(n_stored_ = stored_indptr->data()[n], stored_indices);
-    const Pattern stored{keep(stored_indptr), keep(stored_indices)};
-    zeros = {
-        stored,           keep(row_quadratic),  keep(column_quadratic), rank,
-        keep(row_linear), keep(row_quadratics), keep(column_linear),    keep(column_quadratics)};
+    zeros.stored.indptr = keep(n + 1, stored_indptr);
+    if (stored_indptr) n_stored_ = zeros.stored.indptr[n];
+    zeros.stored.indices = keep(n_stored_, stored_indices);
+    zeros.row_quadratic = keep(n * (rank + 1), row_quadratic);
+    zeros.column_quadratic = keep(m * (rank + 1), column_quadratic);
+    zeros.rank = static_cast<int>(rank);
+    zeros.row_linear = keep(n, row_linear);
+    zeros.row_quadratics = keep(n * rank, row_quadratics);
+    zeros.column_linear = keep(m, column_linear);
+    zeros.column_quadratics = keep(m * rank, column_quadratics);
     model.exact_zeros = false;
   }
 
@@ -170,6 +149,8 @@ class Side {
     return static_cast<double>(rows.indptr[rows.n_rows] + n_stored_) * (8.0 + K);
   }
   bool dispersed() const { return model.noise == Noise::negative_binomial; }
+  // Coefficients of the quadratic that approximates the zeros of a feature.
+  int polynomial_width() const { return dispersed() ? 5 : 3; }
 
   Rows rows{};
   Zeros zeros{};
@@ -248,10 +229,8 @@ HalfStep half_step(const Side& side, const Matrix& start, const Matrix& design) 
   h.zeros = side.zeros;
   h.model = side.model;
   h.n_components = static_cast<int>(start.shape(1));
-  h.start = start.data();
-  h.design = design.data();
-  require_shape(h.rows.n_rows, h.n_components, start);
-  require_shape(h.rows.n_columns, h.n_components, design);
+  h.start = sized(h.rows.n_rows * h.n_components, start);
+  h.design = sized(h.rows.n_columns * h.n_components, design);
   return h;
 }
 
@@ -260,8 +239,7 @@ Bounds bounds_of(const Matrix& lower, const Matrix& upper, const Matrix& penalty
                  Index K) {
   const auto numbers = [&](const Matrix& given) -> Bounds::Numbers {
     const bool single = given.shape(0) == 1 && n != 1;
-    require_shape(single ? 1 : n, K, given);
-    return {given.data(), single ? 0 : K};
+    return {sized(single ? K : n * K, given), single ? 0 : K};
   };
   return {numbers(lower), numbers(upper), numbers(penalty)};
 }
@@ -273,27 +251,21 @@ void run(const std::string& kernel, const std::string& task, const Side& side, M
   HalfStep h = half_step(side, start, design);
   const Index n = h.rows.n_rows;
   const int K = h.n_components;
-  require_size(n * K, values, gradient);
-  require_size(n, loss, decrease, rejected);
   h.task = named<Task>(
       task,
       {{"newton", Task::newton}, {"coordinate", Task::coordinate}, {"evaluate", Task::evaluate}});
-  require(
-      h.task != Task::coordinate ||
-          (!side.dispersed() && !h.rows.batches.any() && h.zeros.column_quadratic == nullptr &&
-           h.zeros.stored.indptr == nullptr),
-      "coordinate descent has Poisson noise, one quadratic for a row, no batches, no stored zeros");
+  require(h.task != Task::coordinate ||
+              (!side.dispersed() && !h.rows.batches.any() && h.zeros.column_quadratic == nullptr &&
+               h.zeros.stored.indptr == nullptr),
+          "coordinate descent needs Poisson noise, one quadratic for a row and no batches");
   h.with_loss = with_loss;
   h.bounds = bounds_of(lower, upper, penalty, n, K);
-  h.values = values.data();
-  h.gradient = gradient.data();
-  h.loss = loss.data();
-  h.decrease = decrease.data();
-  h.rejected = rejected.data();
-  if (batch_sums.size() > 0) {  // empty: not wanted
-    require_size(n * h.rows.batches.count, batch_sums);
-    h.batch_sums = batch_sums.data();
-  }
+  h.values = sized(n * K, values);
+  h.gradient = sized(n * K, gradient);
+  h.loss = sized(n, loss);
+  h.decrease = sized(n, decrease);
+  h.rejected = sized(n, rejected);
+  if (batch_sums.size() > 0) h.batch_sums = sized(n * h.rows.batches.count, batch_sums);
   run_plan(kernel, h, n, side.work(K), n_threads);
 }
 
@@ -302,13 +274,10 @@ void add_statistics(const std::string& kernel, const Side& side, Matrix start, M
                     int n_threads) {
   HalfStep h = half_step(side, start, design);
   const Index n = h.rows.n_rows, K = h.n_components;
-  require_size(n, loss);
-  require_size(n * K, gradient);
-  require_size(n * (K * (K + 1) / 2), hessian);
   h.task = Task::statistics;
-  h.loss = loss.data();
-  h.gradient = gradient.data();
-  h.hessian = hessian.data();
+  h.loss = sized(n, loss);
+  h.gradient = sized(n * K, gradient);
+  h.hessian = sized(n * (K * (K + 1) / 2), hessian);
   run_plan(kernel, h, n, side.work(h.n_components), n_threads);
 }
 
@@ -316,8 +285,7 @@ void mean_sums(const std::string& kernel, const Side& side, Matrix start, Matrix
                Output<double> sums, int n_threads) {
   HalfStep h = half_step(side, start, design);
   h.task = Task::means;
-  require_size(h.rows.n_rows * h.rows.batches.count, sums);
-  h.batch_sums = sums.data();
+  h.batch_sums = sized(h.rows.n_rows * h.rows.batches.count, sums);
   run_plan(kernel, h, h.rows.n_rows, side.work(h.n_components), n_threads);
 }
 
@@ -325,15 +293,17 @@ void solve_programs(const std::string& kernel, Matrix hessian, Matrix gradient, 
                     Matrix lower, Matrix upper, Matrix penalty, Output<double> values,
                     Output<double> decrease, Output<double> curvature, int n_threads) {
   const auto n = static_cast<Index>(start.shape(0)), K = static_cast<Index>(start.shape(1));
-  require_shape(n, K, gradient);
-  require_shape(n, K * (K + 1) / 2, hessian);
-  require_size(n * K, values);
-  require_size(n, decrease, curvature);
-  const Bounds bounds = bounds_of(lower, upper, penalty, n, K);
-  const Programs programs{
-      n,      static_cast<int>(K), hessian.data(),  gradient.data(), start.data(),
-      bounds, values.data(),       decrease.data(), curvature.data()};
-  run_plan(kernel, programs, n, static_cast<double>(n * K * K), n_threads);
+  Programs p{};
+  p.n_rows = n;
+  p.n_components = static_cast<int>(K);
+  p.hessian = sized(n * (K * (K + 1) / 2), hessian);
+  p.gradient = sized(n * K, gradient);
+  p.start = start.data();
+  p.bounds = bounds_of(lower, upper, penalty, n, K);
+  p.values = sized(n * K, values);
+  p.decrease = sized(n, decrease);
+  p.curvature = sized(n, curvature);
+  run_plan(kernel, p, n, static_cast<double>(n * K * K), n_threads);
 }
 
 FeaturePass feature_pass(const Side& side, const Matrix& start, const Matrix& design) {
@@ -348,23 +318,20 @@ void run_pass(const std::string& kernel, const Side& side, const Pass& pass, int
   run_plan(kernel, pass, side.rows.n_rows, side.dense_work(pass.pass.n_components), n_threads);
 }
 
-// Coefficients of the quadratic that approximates the zeros of a feature.
-Index polynomial_width(const Side& side) { return side.dispersed() ? 5 : 3; }
-
 void survey_zeros(const std::string& kernel, const Side& side, Matrix start, Matrix design,
                   Index stride, bool convex, Vector<double> thresholds, Output<double> error,
                   Output<double> n_above, Output<double> quadratic, int n_threads) {
-  const int n_thresholds = static_cast<int>(thresholds.size());
-  require_size(side.rows.n_rows * n_thresholds, error, n_above);
-  require_size(side.rows.n_rows * n_thresholds * polynomial_width(side), quadratic);
-  const ZeroSurvey survey{feature_pass(side, start, design),
-                          stride,
-                          convex,
-                          n_thresholds,
-                          thresholds.data(),
-                          error.data(),
-                          n_above.data(),
-                          quadratic.data()};
+  const auto n_thresholds = static_cast<int>(thresholds.size());
+  const Index cells = side.rows.n_rows * n_thresholds, width = side.polynomial_width();
+  ZeroSurvey survey{};
+  survey.pass = feature_pass(side, start, design);
+  survey.stride = stride;
+  survey.convex = convex;
+  survey.n_thresholds = n_thresholds;
+  survey.thresholds = thresholds.data();
+  survey.error = sized(cells, error);
+  survey.n_above = sized(cells, n_above);
+  survey.quadratic = sized(cells * width, quadratic);
   run_pass(kernel, side, survey, n_threads);
 }
 
@@ -384,11 +351,9 @@ std::pair<Made<Index>, Made<std::int32_t>> collect_zeros(const std::string& kern
                                                          Matrix design, Vector<double> thresholds,
                                                          Output<double> exposure, int n_threads) {
   const Index n = side.rows.n_rows;
-  require_size(n, thresholds);
-  require_size(2 * n, exposure);
   std::vector<std::vector<std::int32_t>> found(static_cast<std::size_t>(n));
-  const ZeroCollection collection{feature_pass(side, start, design), thresholds.data(),
-                                  found.data(), exposure.data()};
+  const ZeroCollection collection{feature_pass(side, start, design), sized(n, thresholds),
+                                  found.data(), sized(2 * n, exposure)};
   run_pass(kernel, side, collection, n_threads);
   auto indptr = made<Index>(n + 1);
   indptr.data()[0] = 0;
@@ -405,24 +370,22 @@ std::pair<Made<Index>, Made<std::int32_t>> collect_zeros(const std::string& kern
 void zero_errors(const std::string& kernel, const Side& side, Matrix start, Matrix design,
                  Index stride, Matrix quadratic, Output<double> signed_error,
                  Output<double> absolute_error, int n_threads) {
-  require_shape(side.rows.n_rows, polynomial_width(side), quadratic);
-  require_size(side.rows.n_rows, signed_error, absolute_error);
+  const Index n = side.rows.n_rows;
   const ZeroErrors errors{feature_pass(side, start, design),
                           stride,
                           side.zeros.stored,
-                          quadratic.data(),
-                          signed_error.data(),
-                          absolute_error.data()};
+                          sized(n * side.polynomial_width(), quadratic),
+                          sized(n, signed_error),
+                          sized(n, absolute_error)};
   run_pass(kernel, side, errors, n_threads);
 }
 
 void add_spectrum(const std::string& kernel, const Side& side, Matrix start, Matrix design,
                   Vector<double> low, int n_bins, Output<double> entries, Output<double> counted,
                   int n_threads) {
-  require_size(side.rows.n_rows, low);
-  require_size(side.rows.n_rows * n_bins * 8, entries, counted);
-  const Spectrum spectrum{feature_pass(side, start, design), low.data(), n_bins, entries.data(),
-                          counted.data()};
+  const Index n = side.rows.n_rows;
+  const Spectrum spectrum{feature_pass(side, start, design), sized(n, low), n_bins,
+                          sized(n * n_bins * 8, entries), sized(n * n_bins * 8, counted)};
   run_pass(kernel, side, spectrum, n_threads);
 }
 
@@ -432,7 +395,7 @@ RawRows raw_rows(const Vector<Index>& indptr, const Columns& indices, const Valu
   const Index n = static_cast<Index>(indptr.size()) - 1;
   require(0 <= n && std::max(n, n_columns) <= std::numeric_limits<std::int32_t>::max(),
           "there are too many rows or columns, or none");
-  require_size(values.size(), indices);
+  sized(values.size(), indices);
   return {n, n_columns, static_cast<Index>(values.size()), indptr.data()};
 }
 
@@ -448,14 +411,14 @@ bool take_canonical(Vector<Index> indptr, Values indices, Values values, Index n
                     bool whole, Maybe<Output<std::int32_t>> out_indices,
                     Maybe<Output<float>> out_values) {
   const auto rows = raw_rows(indptr, indices, values, n_columns);
-  require_size(rows.n_entries, out_indices, out_values);
+  auto* to_indices = sized(rows.n_entries, out_indices);
+  auto* to_values = sized(rows.n_entries, out_values);
   if (!rows.sound()) return false;
   return with_type<std::int32_t, Index>(indices, [&](auto* columns) {
     return with_type<float, double, std::int32_t, Index, std::uint8_t, std::uint16_t,
                      std::uint32_t>(values, [&](auto* counts) {
       nb::gil_scoped_release released;
-      return copy_canonical(rows, columns, counts, whole, data_or_null(out_indices),
-                            data_or_null(out_values));
+      return copy_canonical(rows, columns, counts, whole, to_indices, to_values);
     });
   });
 }
@@ -466,12 +429,13 @@ void transpose(Vector<Index> indptr, Vector<std::int32_t> indices, Values values
   const auto rows = raw_rows(indptr, indices, values, n_columns);
   require(rows.sound(), "compressed rows do not fit together");
   require(out_values.dtype() == values.dtype(), "values are of two types");
-  require_size(n_columns + 1, out_indptr);
-  require_size(rows.n_entries, out_rows, out_values);
+  auto* to_indptr = sized(n_columns + 1, out_indptr);
+  auto* to_rows = sized(rows.n_entries, out_rows);
+  auto* to_values = sized(rows.n_entries, out_values);
   const bool done = with_type<float, double, std::int8_t>(values, [&]<class T>(const T* counts) {
     nb::gil_scoped_release released;
-    return sort_by_columns(rows, indices.data(), counts, out_indptr.data(), out_rows.data(),
-                           static_cast<T*>(out_values.data()));
+    return sort_by_columns(rows, indices.data(), counts, to_indptr, to_rows,
+                           static_cast<T*>(to_values));
   });
   require(done, "columns must rise within every row");
 }
@@ -481,15 +445,15 @@ void transpose(Vector<Index> indptr, Vector<std::int32_t> indices, Values values
 double side_residual(Matrix values, Matrix gradient, Vector<std::uint8_t> counted, Matrix lower,
                      Matrix upper, Matrix penalty) {
   const auto n = static_cast<Index>(values.shape(0)), K = static_cast<Index>(values.shape(1));
-  require_shape(n, K, gradient);
-  if (counted.size() > 0) require_size(n, counted);
+  const double* gradients = sized(n * K, gradient);
+  const std::uint8_t* counts = counted.size() > 0 ? sized(n, counted) : nullptr;
   const Bounds bounds = bounds_of(lower, upper, penalty, n, K);
   std::vector<double> sizes(static_cast<std::size_t>(K)), slopes(sizes);
   nb::gil_scoped_release released;
   for (Index i = 0; i < n; ++i) {
     const Box box = bounds.at(i);
-    const double *b = values.data() + i * K, *g = gradient.data() + i * K;
-    const double weight = counted.size() == 0 || counted.data()[i] ? 1.0 : 0.0;
+    const double *b = values.data() + i * K, *g = gradients + i * K;
+    const double weight = counts == nullptr || counts[i] ? 1.0 : 0.0;
     for (Index k = 0; k < K; ++k) {
       const double slope = g[k] + box.penalty[k];
       const bool held = slope > 0.0 ? b[k] <= box.lower[k] : b[k] >= box.upper[k];
@@ -503,11 +467,9 @@ double side_residual(Matrix values, Matrix gradient, Vector<std::uint8_t> counte
 
 // to + by (to - since), but at least a part of `to`.
 void extrapolate(Matrix to, Matrix since, double by, double least, Output<double> out) {
-  require_shape(to.shape(0), to.shape(1), since);
-  require_size(to.size(), out);
+  const double *x = to.data(), *old = sized(to.size(), since);
+  double* result = sized(to.size(), out);
   nb::gil_scoped_release released;
-  const double *x = to.data(), *old = since.data();
-  double* result = out.data();
   for (std::size_t i = 0; i < to.size(); ++i)
     result[i] = std::max(x[i] + by * (x[i] - old[i]), least * x[i]);
 }
@@ -515,9 +477,9 @@ void extrapolate(Matrix to, Matrix since, double by, double least, Output<double
 // A kernel's own expm1 or log of a multiple of 32 numbers, for accuracy tests.
 void apply(const std::string& kernel, const std::string& function, Vector<double> x,
            Output<double> y) {
-  require_size(x.size(), y);
+  const auto n = static_cast<Index>(x.size());
   const auto& table = find_kernel(kernel);
-  (function == "log" ? table.log : table.expm1)(x.data(), y.data(), static_cast<Index>(x.size()));
+  (function == "log" ? table.log : table.expm1)(x.data(), sized(n, y), n);
 }
 
 int max_threads() {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,11 +12,13 @@ from numpy.typing import NDArray
 from tests.reference_zeros import polynomial, survey_feature, zero_costs
 
 from log1pnmf.counts.compress import Pattern
+from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine, HalfStep
-from log1pnmf.model.noise import LARGEST_ETA, SMALLEST_ETA, NegativeBinomial, Noise
+from log1pnmf.engines.native import NativeEngine
+from log1pnmf.model.noise import LARGEST_ETA, POISSON, SMALLEST_ETA, NegativeBinomial, Noise, ShiftedLog
 from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss
 from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
-from log1pnmf.model.zeros import AdaptiveZeros, EntryZeros, ZeroSurvey
+from log1pnmf.model.zeros import AdaptiveZeros, EntryZeros, ZeroSurvey, quadratic
 
 Array = NDArray[np.float64]
 
@@ -95,11 +98,8 @@ class ReferenceEngine(Engine):
         indices = np.concatenate(lists).astype(np.int32)
         return Pattern((len(factors), len(loadings)), indptr, indices), exposure
 
-    def zero_errors(self, loadings: Array, factors: Array, *, roughly: bool = False) -> tuple[float, float]:
-        """Describe how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
-        zeros, signed, absolute = self.problem.zeros, 0.0, 0.0
-        if not isinstance(zeros, AdaptiveZeros):
-            return 0.0, 0.0
+    def _zero_errors(self, zeros, loadings, factors, roughly):
+        signed = absolute = 0.0
         for j, (where, eta, t) in enumerate(self._zeros(loadings, factors)):
             cost, _ = zero_costs(eta, t, self.problem.link, dispersion_of(self.problem, j))
             off = t * (cost - polynomial(eta, t, zeros.quadratics[j]))
@@ -125,6 +125,43 @@ class ReferenceEngine(Engine):
             t, noise, zeros = side.exposure_of(i), _noise_of_row(side, i), _zeros_of_row(side, i)
             box = _Box(lower[i], upper[i], penalty[i])
             yield _Row(y, t, design, box, self.problem, noise, zeros)
+
+
+def example(c, kind=None, n_components=3, *, n=9, m=60, seed=0, wide=False):
+    """Return a problem with an empty row and column, and a point that fits it about as well as the truth.
+
+    `kind`: of zeros, after "nb" for negative binomial noise; exact where nothing is said. `wide`: with counts
+    that do not fit into float32.
+    """
+    rng, link = np.random.default_rng(seed), ShiftedLog(c)
+    loadings, factors = rng.uniform(0.5, 1.5, (n, n_components)), rng.uniform(0.5, 1.5, (m, n_components))
+    factors *= (1.0 if link.is_identity else math.log1p(2.0 / c)) / (loadings @ factors.T).mean()
+    sizes = rng.uniform(0.5, 2.0, size=n)
+    y = rng.poisson(sizes[:, None] * link.mean(loadings @ factors.T)).astype(np.float64)
+    y[n // 2], y[:, m // 2] = 0, 0
+    if wide:
+        y[y > 0] += 2.0**25 + 1.0
+    noise: Noise = POISSON
+    if (kind or "").startswith("nb"):
+        noise = NegativeBinomial(rng.gamma(0.5, 1.0, m) * (rng.random(m) > 0.2))
+    problem = Problem(Counts.from_any(y), sizes, link, noise=noise)
+    kind = (kind or "").removeprefix("nb").strip()
+    if kind == "adaptive":
+        problem = replace(problem, zeros=adaptive_zeros(NativeEngine(problem, 1), loadings, factors))
+    elif kind:
+        problem = replace(problem, zeros=quadratic(link, kind))
+    return problem, loadings, factors
+
+
+def adaptive_zeros(engine, loadings, factors):
+    """About half of the zeros are computed exactly, and the quadratics of the others are poor."""
+    zeros = engine.problem.counts.to_scipy().toarray() == 0
+    caps = np.full(len(factors), np.median((loadings @ factors.T)[zeros]))
+    quadratics = engine.survey_zeros(loadings, factors, caps[:1]).quadratics[:, 0]
+    stored, exposure = engine.collect_zeros(loadings, factors, caps)
+    assert 0 < stored.nnz < zeros.sum()
+    poor = np.array([1.0, 1.2, 0.7, 1.0, 1.1])[: quadratics.shape[1]]
+    return AdaptiveZeros(quadratics * poor, stored, exposure, caps, 0.0)
 
 
 def both_sides(problem, loadings, factors):

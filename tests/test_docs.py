@@ -140,8 +140,9 @@ def prepared(page: str) -> dict:
         given["model"] = lp.Log1pNMF(**options).fit(counts)
     if page == "docs/how-to/r.md":
         cells, genes = [f"cell{i}" for i in range(60)], [f"gene{j}" for j in range(40)]
-        given |= {"fit": given["model"].fit_, "cells": cells, "genes": genes}
-        write_r_list(given["fit"], "fit", sample_names=cells, feature_names=genes, counts=counts)
+        named = given["model"].fit_.named(sample_names=cells, feature_names=genes)
+        given |= {"fit": named, "cells": cells, "genes": genes}
+        write_r_list(named, "fit", counts=counts)
     if page in ("docs/how-to/big-data.md", "docs/how-to/markers.md"):
         given["adata"] = adata = pytest.importorskip("anndata").AnnData(counts, layers={"counts": counts})
         if page == "docs/how-to/markers.md":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,7 +15,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from log1pnmf._common.archive import StrPath
-from log1pnmf._common.checks import check_choice, check_one_each
+from log1pnmf._common.checks import check_choice, one_for_each
 from log1pnmf.analysis.batches import batch_effects
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.markers import Markers, markers, top_features
@@ -26,249 +27,22 @@ from log1pnmf.engines.base import RowSolver
 from log1pnmf.engines.registry import as_counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.callbacks import Callback
-from log1pnmf.fitting.fit import Certificate, Fit
+from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import checked, fit_counts
 from log1pnmf.fitting.new_samples import of_features, project, score
 from log1pnmf.fitting.settings import GIVEN
 from log1pnmf.fitting.summary import summarize
 from log1pnmf.report.document import write_report
 
-# ---------- what can be asked of a fitted estimator; the base of Log1pNMF
-
 Array = NDArray[np.float64]
 
 
-class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Everything of `log1pnmf.Log1pNMF` that comes after `fit`."""
-
-    fit_: Fit
-    components_: Array
-    n_features_in_: int
-    feature_names_in_: NDArray[np.object_]
-    engine: Any
-    n_jobs: int | None
-
-    @property
-    def loadings_(self) -> Array:
-        """Loadings of the training samples."""
-        return self.fit_.loadings
-
-    @property
-    def dispersion_(self) -> Array | None:
-        """Dispersion of every feature; None with Poisson noise."""
-        return self.fit_.dispersion
-
-    @property
-    def batch_effects_(self) -> Any:
-        """Effects of batches on features, batches x features (a data frame with pandas); None without."""
-        return None if self.fit_.batches is None else batch_effects(self.fit_)
-
-    @property
-    def log_likelihood_(self) -> float | None:
-        """Exact log-likelihood; None where it was not computed."""
-        return self.fit_.log_likelihood
-
-    @property
-    def approximate_objective_(self) -> float | None:
-        """What an approximate or adaptive fit has minimised, penalty included; None for exact fits."""
-        return None if self.fit_.approximate_log_likelihood is None else self.fit_.objective
-
-    @property
-    def n_iter_(self) -> int:
-        """Iterations of the best start; the look at one that is an optimum already counts as one."""
-        return max(1, self.fit_.n_iter)
-
-    @property
-    def converged_(self) -> bool:
-        """Whether the fit ended at an optimum, as `tol` has it."""
-        return self.fit_.converged
-
-    @property
-    def kkt_residual_(self) -> float:
-        """Distance from a stationary point."""
-        return self.fit_.kkt_residual
-
-    @property
-    def history_(self) -> Any:
-        """One entry per iteration."""
-        return self.fit_.history
-
-    @property
-    def certificate_(self) -> Certificate | None:
-        """Exact log-likelihood, and how far off the fitted one is, where known."""
-        return self.fit_.certificate
-
-    @property
-    def _n_features_out(self) -> int:
-        return self.fit_.n_components
-
-    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Name the columns of `transform`: "log1pnmf0" and so on, or the names of `rename_factors`."""
-        names: np.ndarray = super().get_feature_names_out(input_features)
-        renamed = self.fit_.given_factor_names
-        return names if renamed is None else np.array(renamed, dtype=object)
-
-    def transform(
-        self,
-        X: Any,
-        *,
-        size_factors: Any = None,
-        batch: Any = None,
-        fixed_loadings: Any = None,
-        prior: Any = "auto",
-        features: str = "all",
-        return_std: bool = False,
-    ) -> Any:
-        """Estimate the loadings of other samples for the factors of the fit.
-
-        Features that are zero in every factor do not affect the loadings and are ignored. If both the
-        training data and X have feature names, the features of X may have any order; with
-        ``features="shared"`` X may lack some, which were then not observed, and have others, which are
-        ignored. A warning names factors of which the shared ones carry less than 80% of the signal; below
-        20% of all signal X is refused.
-
-        `size_factors`: by default what the model was fitted with; "total" divides by the mean total of the
-        training samples. Required if the model was fitted with an array.
-
-        `batch`: batch of every sample, or one name for all. Effects of batches that the fit does not have are
-        estimated, from at least 20 samples. Without `batch`, samples of a model with batches are a new one.
-
-        `prior`: counts that the mean of the training samples is worth, which loadings are shrunk towards: no
-        loading is zero only because a sample has few counts. "auto" takes them from the spread of the
-        training loadings (typically 3 to 20), and more if a held-out tenth of the counts would otherwise be
-        predicted worse than by one factor. 0 gives the most likely loadings, as "auto" does for fractions.
-
-        `fixed_loadings`: known loadings of the factors that had known loadings in `fit`; by default they are
-        estimated like all others.
-
-        >>> from log1pnmf import Log1pNMF
-        >>> model = Log1pNMF(1, c=float("inf")).fit([[4, 2], [2, 1], [6, 3]])
-        >>> model.transform([[40, 20]]).round(4)  # ten times the counts, ten times the size factor
-        array([[1.]])
-        """
-        check_choice("features", features, ("all", "shared"))
-        new, shared = self._new_samples(X), features == "shared"
-        own = {"batch": batch, "prior": prior, "engine": self.engine, "n_jobs": self.n_jobs}
-        found = project(self.fit_, new, size_factors, fixed_loadings=fixed_loadings, shared=shared, **own)
-        if not return_std:
-            return found.loadings
-        fit = of_features(self.fit_, found.features)
-        given: Any = {"size_factors": found.size_factors, "batch": found.batches}
-        return found.loadings, loading_errors(fit, found.counts, found.loadings, **given)
-
-    def inverse_transform(self, loadings: Any, size_factors: Any = None) -> Array:
-        """Compute the mean counts for given loadings, ``s_i c expm1(L F' / alpha_c)``.
-
-        >>> from log1pnmf import Log1pNMF
-        >>> model = Log1pNMF(1, c=float("inf")).fit([[4, 2], [2, 1], [6, 3]])
-        >>> model.inverse_transform(model.loadings_, model.fit_.size_factors).round(4)
-        array([[4., 2.],
-               [2., 1.],
-               [6., 3.]])
-        """
-        check_is_fitted(self)
-        check_unmasked(loadings, "loadings")
-        values, K = check_array(loadings, dtype=np.float64, input_name="loadings"), self.fit_.n_components
-        if values.shape[1] != K:
-            raise ValueError(
-                f"loadings must have {K} columns, one for each factor, got shape {values.shape}; "
-                "pass what transform returned"
-            )
-        if (values < 0).any():
-            i, k = (int(x) for x in np.argwhere(values < 0)[0])
-            raise ValueError(f"loadings must not be negative, got {values[i, k]} at row {i}, column {k}")
-        rates = self.fit_.link.inverse(values @ self.components_)
-        if size_factors is None:
-            return rates
-        try:
-            sizes = np.asarray(size_factors, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"size_factors must be an array of numbers, got {type(size_factors).__name__}"
-            ) from None
-        check_one_each("size_factors", sizes, len(values), "number")
-        return sizes[:, None] * rates
-
-    def score(self, X: Any, y: Any = None, *, size_factors: Any = None, batch: Any = None) -> float:
-        """Exact mean log-likelihood per entry of other samples.
-
-        Loadings are estimated from the same samples, as in `transform`. So scores compare links and penalties
-        at the same number of factors, but they always favour more factors; use
-        `log1pnmf.analysis.heldout_score` to choose their number. Features without a count in training are
-        ignored, because any count there would be impossible.
-        """
-        new = self._new_samples(X)
-        return score(self.fit_, new, size_factors, batch=batch, engine=self.engine, n_jobs=self.n_jobs)
-
-    def summary(self, *, n_top: int = 8, feature_names: Any = None) -> str:
-        """Describe data, model, quality of the fit, and factors, in words."""
-        check_is_fitted(self)
-        return summarize(self.fit_.named(feature_names=feature_names), n_top=n_top)
-
-    def rename_factors(self, names: Any) -> Self:
-        """Name factors; every table, plot, report and file then has these names.
-
-        >>> from log1pnmf import Log1pNMF
-        >>> model = Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
-        >>> model.rename_factors({"k1": "rare"}).fit_.factor_names
-        ['k0', 'rare']
-        """
-        check_is_fitted(self)
-        self.fit_ = self.fit_.renamed(names)
-        return self
-
-    def report(self, path: StrPath, **options: Any) -> Path:
-        """Write a report about the fit, one HTML file; options as in `log1pnmf.report.write_report`."""
-        check_is_fitted(self)
-        options.setdefault("n_jobs", self.n_jobs)
-        return write_report(path, self.fit_, **options)
-
-    def top_features(self, n_top: int = 10, *, feature_names: Any = None) -> Any:
-        """List the features that tell each factor from the others, as a data frame."""
-        check_is_fitted(self)
-        return top_features(self.fit_, n_top, feature_names=feature_names)
-
-    def markers(self, X: Any, **options: Any) -> Markers:
-        """Test which features rise with each factor, beyond the others."""
-        check_is_fitted(self)
-        return markers(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
-
-    def usage(self, groups: Any, replicate: Any = None, **options: Any) -> Usage:
-        """Compare mean loadings of groups of training samples (or `loadings=`), replicate by replicate."""
-        check_is_fitted(self)
-        return usage(self.fit_, groups, replicate=replicate, **options)
-
-    def _new_samples(self, X: Any) -> Counts | CountSource:
-        """Check new samples; where names do not tell their features, as scikit-learn does."""
-        check_is_fitted(self)
-        X = to_host(X)
-        samples = source_of(X) or as_counts(X)
-        if samples.feature_names is None or not hasattr(self, "feature_names_in_"):
-            validate_data(self, X, reset=False, skip_check_array=True)
-        return samples
-
-    def save(self, path: StrPath) -> None:
-        """Write the fitted model to one file, without pickle and atomically; the same as ``fit_.save``.
-
-        `load` restores the same bits. It does not restore `n_jobs`, `engine`, `verbose` and starts given as
-        arrays: these have their defaults. A `random_state` that is not a number becomes None.
-
-        >>> import os, tempfile
-        >>> from log1pnmf import Log1pNMF
-        >>> model = Log1pNMF(1).fit([[1, 0, 3], [2, 5, 0]])
-        >>> path = os.path.join(tempfile.mkdtemp(), "model.npz")
-        >>> model.save(path)
-        >>> bool((Log1pNMF.load(path).components_ == model.components_).all())
-        True
-        """
-        check_is_fitted(self)
-        self.fit_.save(path)
+def _part(name: str) -> Any:
+    """Return an attribute of the estimator that is a part of its fit."""
+    return property(attrgetter(f"fit_.{name}"))
 
 
-# ---------- the scikit-learn estimator: parameters in, a fit out; the work is done elsewhere
-
-
-class Log1pNMF(FittedModel):
+class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Poisson NMF with the shifted-log link, ``alpha_c log(1 + lam / c) = L F'``.
 
     The counts of sample i are ``Poisson(s_i lam_ij)``, ``alpha_c = max(1, c)``; ``c = inf`` is the identity
@@ -399,6 +173,34 @@ class Log1pNMF(FittedModel):
     array([1., 1., 1.])
     """
 
+    fit_: Fit
+    components_: Array
+    n_features_in_: int
+    feature_names_in_: NDArray[np.object_]
+
+    loadings_ = _part("loadings")
+    dispersion_ = _part("dispersion")
+    log_likelihood_ = _part("log_likelihood")
+    converged_ = _part("converged")
+    kkt_residual_ = _part("kkt_residual")
+    history_ = _part("history")
+    certificate_ = _part("certificate")
+
+    @property
+    def batch_effects_(self) -> Any:
+        """Effects of batches on features, batches x features (a data frame with pandas); None without."""
+        return None if self.fit_.batches is None else batch_effects(self.fit_)
+
+    @property
+    def approximate_objective_(self) -> float | None:
+        """What an approximate or adaptive fit has minimised, penalty included; None for exact fits."""
+        return None if self.fit_.approximate_log_likelihood is None else self.fit_.objective
+
+    @property
+    def n_iter_(self) -> int:
+        """Iterations of the best start; the look at one that is an optimum already counts as one."""
+        return max(1, self.fit_.n_iter)
+
     # Pipelines pass size factors on unless they are told not to; `fit` and `transform` have to agree on it.
     __metadata_request__fit: ClassVar = {"size_factors": True, "batch": True, "fixed_loadings": True}
     __metadata_request__transform: ClassVar = {"size_factors": True, "batch": True, "fixed_loadings": True}
@@ -510,21 +312,7 @@ class Log1pNMF(FittedModel):
         return self._take(fit_counts(counts, settings, **given, resume=resume))
 
     def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Array:
-        """Fit the model and return the loadings of the samples it was fitted to.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n_samples, n_features)
-            Counts, samples x features.
-        y : ignored
-            Ignored; scikit-learn passes it.
-        **options : optional
-            `size_factors`, `batch` and others of `fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_components)
-        """
+        """Fit the model to X (y is ignored) and return its loadings; options are those of `fit`."""
         return self.fit(X, y, **options).loadings_
 
     def _take(self, fit: Fit) -> Log1pNMF:
@@ -537,44 +325,182 @@ class Log1pNMF(FittedModel):
         self.__dict__ = {**kept, "fit_": fit, "components_": components, **features}
         return self
 
+    # ---------------------------------------------------------------- a fitted model
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.fit_.n_components
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Name the columns of `transform`, not by `input_features`: "log1pnmf0" and so on, or given names."""
+        names: np.ndarray = super().get_feature_names_out(input_features)
+        renamed = self.fit_.given_factor_names
+        return names if renamed is None else np.array(renamed, dtype=object)
+
+    def transform(
+        self,
+        X: Any,
+        *,
+        size_factors: Any = None,
+        batch: Any = None,
+        fixed_loadings: Any = None,
+        prior: Any = "auto",
+        features: str = "all",
+        return_std: bool = False,
+    ) -> Any:
+        """Estimate the loadings of other samples for the factors of the fit.
+
+        Features that are zero in every factor do not affect the loadings and are ignored. If both the
+        training data and X have feature names, the features of X may have any order; with
+        ``features="shared"`` X may lack some, which were then not observed, and have others, which are
+        ignored. A warning names factors of which the shared ones carry less than 80% of the signal; below
+        20% of all signal X is refused.
+
+        `size_factors`: by default what the model was fitted with; "total" divides by the mean total of the
+        training samples. Required if the model was fitted with an array.
+
+        `batch`: batch of every sample, or one name for all. Effects of batches that the fit does not have are
+        estimated, from at least 20 samples. Without `batch`, samples of a model with batches are a new one.
+
+        `prior`: counts that the mean of the training samples is worth, which loadings are shrunk towards: no
+        loading is zero only because a sample has few counts. "auto" takes them from the spread of the
+        training loadings (typically 3 to 20), and more if a held-out tenth of the counts would otherwise be
+        predicted worse than by one factor. 0 gives the most likely loadings, as "auto" does for fractions.
+
+        `fixed_loadings`: known loadings of the factors that had known loadings in `fit`; by default they are
+        estimated like all others. `return_std` also returns standard errors, given the factors.
+
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(1, c=float("inf")).fit([[4, 2], [2, 1], [6, 3]])
+        >>> model.transform([[40, 20]]).round(4)  # ten times the counts, ten times the size factor
+        array([[1.]])
+        """
+        check_choice("features", features, ("all", "shared"))
+        new, shared = self._new_samples(X), features == "shared"
+        own = {"batch": batch, "prior": prior, "engine": self.engine, "n_jobs": self.n_jobs}
+        found = project(self.fit_, new, size_factors, fixed_loadings=fixed_loadings, shared=shared, **own)
+        if not return_std:
+            return found.loadings
+        fit = of_features(self.fit_, found.features)
+        given: Any = {"size_factors": found.size_factors, "batch": found.batches}
+        return found.loadings, loading_errors(fit, found.counts, found.loadings, **given)
+
+    def inverse_transform(self, loadings: Any, size_factors: Any = None) -> Array:
+        """Compute the mean counts for given loadings, ``s_i c expm1(L F' / alpha_c)``.
+
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(1, c=float("inf")).fit([[4, 2], [2, 1], [6, 3]])
+        >>> model.inverse_transform(model.loadings_, model.fit_.size_factors).round(4)
+        array([[4., 2.],
+               [2., 1.],
+               [6., 3.]])
+        """
+        check_is_fitted(self)
+        check_unmasked(loadings, "loadings")
+        values, K = check_array(loadings, dtype=np.float64, input_name="loadings"), self.fit_.n_components
+        if values.shape[1] != K:
+            raise ValueError(
+                f"loadings must have {K} columns, one for each factor, got shape {values.shape}; "
+                "pass what transform returned"
+            )
+        if (values < 0).any():
+            i, k = (int(x) for x in np.argwhere(values < 0)[0])
+            raise ValueError(f"loadings must not be negative, got {values[i, k]} at row {i}, column {k}")
+        rates = self.fit_.link.inverse(values @ self.components_)
+        if size_factors is None:
+            return rates
+        sizes = one_for_each("size_factors", size_factors, len(values), of="samples")
+        return sizes[:, None] * rates
+
+    def score(self, X: Any, y: Any = None, *, size_factors: Any = None, batch: Any = None) -> float:
+        """Exact mean log-likelihood per entry of other samples X; y is ignored.
+
+        Loadings are estimated from the same samples, as in `transform`, with its `size_factors` and `batch`.
+        So scores compare links and penalties
+        at the same number of factors, but they always favour more factors; use
+        `log1pnmf.analysis.heldout_score` to choose their number. Features without a count in training are
+        ignored, because any count there would be impossible.
+        """
+        new = self._new_samples(X)
+        return score(self.fit_, new, size_factors, batch=batch, engine=self.engine, n_jobs=self.n_jobs)
+
+    def summary(self, *, n_top: int = 8, feature_names: Any = None) -> str:
+        """Describe data, model, fit and factors (`n_top` of their features; `feature_names`) in words."""
+        check_is_fitted(self)
+        return summarize(self.fit_.named(feature_names=feature_names), n_top=n_top)
+
+    def rename_factors(self, names: Any) -> Self:
+        """Name factors by a list or mapping `names`; every table, plot, report and file then has them.
+
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
+        >>> model.rename_factors({"k1": "rare"}).fit_.factor_names
+        ['k0', 'rare']
+        """
+        check_is_fitted(self)
+        self.fit_ = self.fit_.renamed(names)
+        return self
+
+    def report(self, path: StrPath, **options: Any) -> Path:
+        """Write a report to `path`, one HTML file; options as in `log1pnmf.report.write_report`."""
+        check_is_fitted(self)
+        options.setdefault("n_jobs", self.n_jobs)
+        return write_report(path, self.fit_, **options)
+
+    def top_features(self, n_top: int = 10, *, feature_names: Any = None) -> Any:
+        """List `n_top` features (by `feature_names`) that tell each factor from the others, as a frame."""
+        check_is_fitted(self)
+        return top_features(self.fit_, n_top, feature_names=feature_names)
+
+    def markers(self, X: Any, **options: Any) -> Markers:
+        """Test which features of X rise with each factor; options as in `log1pnmf.analysis.markers`."""
+        check_is_fitted(self)
+        return markers(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
+
+    def usage(self, groups: Any, replicate: Any = None, **options: Any) -> Usage:
+        """Compare loadings of `groups`, `replicate` by replicate; options as in `log1pnmf.analysis.usage`."""
+        check_is_fitted(self)
+        return usage(self.fit_, groups, replicate=replicate, **options)
+
+    def _new_samples(self, X: Any) -> Counts | CountSource:
+        """Check new samples; where names do not tell their features, as scikit-learn does."""
+        check_is_fitted(self)
+        X = to_host(X)
+        samples = source_of(X) or as_counts(X)
+        if samples.feature_names is None or not hasattr(self, "feature_names_in_"):
+            validate_data(self, X, reset=False, skip_check_array=True)
+        return samples
+
+    def save(self, path: StrPath) -> None:
+        """Write the fitted model to `path`, without pickle and atomically; the same as ``fit_.save``.
+
+        `load` restores the same bits. It does not restore `n_jobs`, `engine`, `verbose` and starts given as
+        arrays: these have their defaults. A `random_state` that is not a number becomes None.
+
+        >>> import os, tempfile
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(1).fit([[1, 0, 3], [2, 5, 0]])
+        >>> path = os.path.join(tempfile.mkdtemp(), "model.npz")
+        >>> model.save(path)
+        >>> bool((Log1pNMF.load(path).components_ == model.components_).all())
+        True
+        """
+        check_is_fitted(self)
+        self.fit_.save(path)
+
     # ---------------------------------------------------------------- keeping
 
     @classmethod
     def load(cls, path: StrPath) -> Log1pNMF:
-        """Read a model, or any fit, that `save` wrote.
-
-        Parameters
-        ----------
-        path : str or PathLike
-            File that `save` wrote.
-
-        Returns
-        -------
-        Log1pNMF
-
-        Raises
-        ------
-        ValueError
-            If the file is damaged, has a newer format or is not a fit.
-        """
+        """Read a model, or any fit, that `save` wrote to `path`; a ValueError if the file is damaged."""
         return cls.of(Fit.load(path))
 
     @classmethod
     def of(cls, source: Any, *, key: str | None = None) -> Log1pNMF:
-        """Make a fitted model from a `Fit`, AnnData or a file.
+        """Make a fitted model from a `source`: a `Fit`, AnnData (`key` names the fit in it) or a file.
 
-        Parameters
-        ----------
-        source : Fit, AnnData, str or PathLike
-            See `log1pnmf.as_fit`.
-        key : str, optional
-            Name of the fit in an AnnData.
-
-        Returns
-        -------
-        Log1pNMF
-            A model with the parameters that the fit was requested with, except for `engine`, which is the
-            default: the original one may not exist on this machine.
+        It has the parameters that the fit was requested with, except for `engine`, which is the default: the
+        original one may not exist on this machine.
         """
         fit = as_fit(source, key=key)
         parameters = {**vars(fit.asked)}

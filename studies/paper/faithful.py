@@ -18,7 +18,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.callbacks import History
-from log1pnmf.fitting.fit import Certificate, Changed, Fit, Stopped
+from log1pnmf.fitting.fit import Certificate, Fit, Stopped
 from log1pnmf.fitting.runs import Run
 from log1pnmf.fitting.settings import GIVEN, Settings
 from log1pnmf.fitting.solver import alternate, residual_at
@@ -124,8 +124,8 @@ def _fit(settings: Settings, engine: Engine, start: tuple[Array, Array], sizes: 
     """Iterate, and show the end as a fit with these size factors; at c = inf they only scale loadings."""
     last, history = _iterate(engine, start, settings.max_iter)
     residual = residual_at(engine, last.loadings, last.factors, constraint=settings.constraint)
-    shown = replace(last, loadings=last.loadings * (engine.problem.size_factors / sizes)[:, None])
+    loadings = last.loadings * (engine.problem.size_factors / sizes)[:, None]
+    shown = replace(last, loadings=loadings, size_factors=sizes)
     stopped: Stopped = "max_iter" if last.index == settings.max_iter else "converged"
-    problem = replace(engine.problem, size_factors=sizes)
-    run = Run(shown, history, stopped, Changed.of(problem), (0.0, 0.0), start="given")
-    return replace(run.as_fit(settings, problem), kkt_residual=residual, messages=(message,))
+    run = Run(shown, history, stopped, (0.0, 0.0), start="given")
+    return replace(run.as_fit(settings, engine.problem), kkt_residual=residual, messages=(message,))

@@ -65,8 +65,9 @@ def topical(n, rng):
     return rng.poisson(np.kron(np.eye(3), np.full((n // 3, 10), 4.0)))
 
 
-@pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
-@pytest.mark.parametrize("size_factors", ["total", "fit", "none"])
+@pytest.mark.parametrize(
+    ("c", "size_factors"), [(0.1, "fit"), (1.0, "total"), (math.inf, "total"), (math.inf, "none")]
+)
 def test_perplexity_is_the_number_of_words_that_are_left(c, size_factors):
     rng = np.random.default_rng(0)
     train, new = topical(90, rng), topical(90, rng)

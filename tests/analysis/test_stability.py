@@ -2,13 +2,17 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf.analysis import metrics
 from log1pnmf.analysis.metrics import match_factors
-from log1pnmf.analysis.stability import consensus, fit_seeds, relate, stability
+from log1pnmf.analysis.stability import Sweep, consensus, fit_seeds, fits_along, relate, stability, sweep
+from log1pnmf.datasets import pancreas
 from log1pnmf.model.noise import ShiftedLog
 
 OPTIONS = {"likelihood": "exact", "size_factors": "none", "tol": 1e-6, "max_iter": 500, "n_jobs": 1}
@@ -43,6 +47,8 @@ def test_true_factors_are_stable_and_superfluous_ones_are_not(truth, fits):
     many = stability(fit_seeds(truth[0], 7, 4, init="random", **{**OPTIONS, "tol": 1e-5}))
     assert many.score < found.score - 0.05
     assert many.factors.min() < 0.9
+    noise = np.random.default_rng(0).poisson(2.0, size=(100, 60))
+    assert stability(fit_seeds(noise, 4, 3, **{**OPTIONS, "tol": 1e-4})).score < 0.8
 
 
 def test_stability_does_not_see_order_and_scale(fits):
@@ -53,12 +59,6 @@ def test_stability_does_not_see_order_and_scale(fits):
     )
     for on in ("loadings", "factors"):
         np.testing.assert_allclose(stability([fits[0], other], on=on).similarity, 1.0)
-
-
-def test_stability_of_noise_is_low():
-    """Without any structure, what a fit finds depends on its random numbers."""
-    y = np.random.default_rng(0).poisson(2.0, size=(100, 60))
-    assert stability(fit_seeds(y, 4, 3, **{**OPTIONS, "tol": 1e-4})).score < 0.8
 
 
 def test_consensus_leaves_out_what_one_fit_found(truth, fits):
@@ -139,3 +139,80 @@ def test_refused(truth, fits, call, message):
         call(truth[0], fits)
     with pytest.raises(TypeError, match="checkpoint is not an option of fits with several seeds"):
         fit_seeds(truth[0], 2, 2, checkpoint="file")
+
+
+# ---------- fits along c
+
+PATH = [np.inf, 0.1, 1.0]
+FAST = {"tol": 1e-5, "n_jobs": 1, "likelihood": "adaptive", "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def counts():
+    return pancreas().counts[:400:2, :500]
+
+
+@pytest.fixture(scope="module")
+def result(counts):
+    return sweep(counts, 3, PATH, **FAST)
+
+
+def test_table_says_what_the_metrics_say(result, counts):
+    assert [fit.c for fit in result.fits] == [0.1, 1.0, np.inf]
+    np.testing.assert_equal(Sweep.of(result.fits[::-1], counts).table, result.table)
+    for i, fit in enumerate(result.fits):
+        row = {name: column[i] for name, column in result.table.items()}
+        assert row["log_likelihood"] == pytest.approx(metrics.log_likelihood(fit, counts), rel=1e-12)
+        assert row["deviance_explained"] == metrics.deviance_explained(fit, counts)
+        assert row["factor_correlation"] == metrics.factor_correlation(fit.factors)
+        assert row["sparsity_loadings"] == metrics.hoyer(fit.loadings).mean()
+        assert row["sparsity_factors"] == metrics.hoyer(fit.factors).mean()
+        assert row["n_iter"] == fit.n_iter
+        assert row["converged"] == fit.converged
+
+
+def test_path_goes_up_and_down_from_fit_to_fit_and_the_best_of_both_ways_is_kept(result, counts):
+    path = list(fits_along(counts, 3, PATH, **FAST))
+    assert [fit.c for fit in path] == [0.1, 1.0, np.inf, 1.0, 0.1]
+    for before, fit in pairwise(path[:4]):
+        again = Log1pNMF(3, c=fit.c, init=before, **FAST).fit(counts)
+        np.testing.assert_array_equal(again.loadings_, fit.loadings)
+    best = [max(path[i].log_likelihood, path[-1 - i].log_likelihood) for i in range(3)]
+    np.testing.assert_array_equal(result.table["log_likelihood"], best)
+
+
+def test_names_of_features_are_kept():
+    frame = pd.DataFrame([[4, 0, 2], [3, 1, 2], [0, 5, 2]], columns=["a", "b", "c"])
+    for fit in sweep(frame, 1, [1, np.inf], tol=1e-3).fits:
+        assert fit.feature_names.tolist() == ["a", "b", "c"]
+        assert Log1pNMF.of(fit).transform(frame[["c", "a", "b"]]).shape == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("c", "error", "words"),
+    [
+        ("1", TypeError, "sequence of numbers"),
+        ([], ValueError, "at least one"),
+        ([1, 2, 1.0], ValueError, "got 1 twice"),
+        ([1, -1], ValueError, "positive or inf"),
+    ],
+)
+def test_bad_paths_are_refused(c, error, words):
+    with pytest.raises(error, match=words):
+        sweep([[1, 2], [3, 4]], 1, c)
+    with pytest.raises(TypeError, match="checkpoint is not an option of the fits of a sweep"):
+        sweep([[1, 2], [3, 4]], 1, [1], checkpoint="file")
+
+
+def test_interrupted_sweep_keeps_what_it_has(counts):
+    seen = []
+
+    def interrupt(iteration):
+        seen.append(iteration.index)
+        if seen.count(0) == 2 and iteration.index == 2:  # in the second fit
+            raise KeyboardInterrupt
+
+    with pytest.warns(RuntimeWarning, match="interrupted"):
+        result = sweep(counts, 2, [0.1, 1.0, 10.0], tol=1e-3, callbacks=[interrupt])
+    assert [fit.c for fit in result.fits] == [0.1, 1.0]
+    assert result.table["converged"].tolist() == [True, False]

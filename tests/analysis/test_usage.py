@@ -51,29 +51,22 @@ def test_donors_in_both_groups_are_compared_with_themselves(model):
     np.testing.assert_allclose(found.p[0], ttest_rel(second, first).pvalue, rtol=0.02)
 
 
-def test_cells_are_not_replicates(model):
-    with pytest.warns(UserWarning, match="treats samples as replicates"):
-        found = model.usage(GROUP)
-    assert not found.replicated
-    assert len(found.means) == 120
-    assert len(model.usage(GROUP, replicate=True).means) == 120  # as in bulk data, without a warning
-
-
-def test_a_group_of_one_sample_is_not_known_to_differ(model):
+def test_cells_are_not_replicates_and_one_of_a_group_is_not_known_to_differ(model):
     group = np.array(["a"] * 60 + ["b"] * 59 + ["c"])
     with pytest.warns(UserWarning, match="treats samples as replicates"):
         found = model.usage(group, **AS_THEY_ARE)
+    assert (found.replicated, len(found.means)) == (False, 120)
     assert np.isinf(found.error[1]).all()
     assert (found.p[1] == 1.0).all()
     assert np.isfinite(found.error[0]).all()
+    assert len(model.usage(GROUP, replicate=True).means) == 120  # as in bulk data, without a warning
 
 
 def test_numbers_have_a_slope(model):
     many = np.linspace(0.0, 1.0, 120)  # differs within donors: the slopes within them, against zero
     within = model.usage(many, replicate=DONOR, **AS_THEY_ARE)
-    slopes = [
-        linregress(many[one == DONOR], model.loadings_[one == DONOR, 0]).slope for one in dict.fromkeys(DONOR)
-    ]
+    own = [one == DONOR for one in dict.fromkeys(DONOR)]
+    slopes = [linregress(many[which], model.loadings_[which, 0]).slope for which in own]
     assert within.difference[0, 0] == pytest.approx(np.mean(slopes))
     between = usage(model, many, replicate=True, **AS_THEY_ARE)
     expected = linregress(many, model.loadings_[:, 0])

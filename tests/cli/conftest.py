@@ -40,6 +40,19 @@ def call(capsys, monkeypatch):
     return run
 
 
+@pytest.fixture
+def fit(call, counts_file, tmp_path):
+    """Fit two factors quickly; the folder is tmp_path / "out"."""
+
+    def run(*options, command="fit", code=0):
+        quick = ["--set", "tol=1e-4", "--set", "init=nndsvd", "--jobs", "1"]
+        done = call(command, counts_file, "-k", 2, "-o", tmp_path / "out", *quick, *options)
+        assert done.code == code, done.err
+        return done
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def counts_file(tmp_path_factory):
     """Counts with names and labels; the last feature is in one sample only."""

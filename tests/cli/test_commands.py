@@ -13,7 +13,6 @@ from scipy import sparse
 from log1pnmf import Fit, Log1pNMF, __version__, fit_log1p_nmf
 from log1pnmf.analysis.markers import markers
 from log1pnmf.cli.exchange import read_r_list
-from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import read_table
 
 QUICK = ["--set", "tol=1e-4", "--set", "init=nndsvd", "--jobs", "1"]
@@ -26,13 +25,11 @@ def rows(path, delimiter=","):
 
 def test_version_and_help(call):
     assert call("--version").out.splitlines()[0] == f"log1pnmf {__version__}"
-    helped = call("--help")
-    assert helped.code == 0
+    commands = call("--help").out.split("Commands")[1]
     for name in ("fit", "sweep", "select", "transform", "markers", "report", "info", "convert", "demo"):
-        assert name in helped.out
+        assert name in commands
         assert call(name, "--help").code == 0
-    commands = helped.out.split("Commands")[1]
-    assert "..." not in commands  # what a command does is said in one short sentence
+    assert "..." not in commands  # one short sentence for each
 
 
 def test_fit_leaves_a_whole_run(run_folder):
@@ -58,11 +55,8 @@ def test_fit_is_that_of_the_library(run_folder, counts_file):
     assert kept.sample_names.tolist() == table.sample_names.tolist()
 
 
-def test_fit_says_what_it_did(call, counts_file, tmp_path):
-    done = call(
-        "fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--min-samples", 2, "--no-report", *QUICK
-    )
-    assert done.code == 0
+def test_fit_says_what_it_did(fit, tmp_path):
+    done = fit("--min-samples", 2, "--no-report")
     assert "60 samples x 25 features" in done.out
     assert "features in fewer than 2 samples: 1 of 25 removed" in done.out
     assert "log-likelihood -" in done.out
@@ -82,44 +76,24 @@ def test_fit_says_what_it_did(call, counts_file, tmp_path):
         (["-c", "inf"], "auto", "exact"),
     ],
 )
-def test_how_zeros_are_treated_is_said(call, counts_file, tmp_path, monkeypatch, case):
+def test_how_zeros_are_treated_is_said(fit, tmp_path, monkeypatch, case):
     options, asked, taken = case
     monkeypatch.setattr("log1pnmf.fitting.settings.SMALL", 1000)  # there are 1,500 entries
     monkeypatch.setattr("log1pnmf.fitting.settings.DENSE", 2.0)
-    done = call("fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--no-report", *options, *QUICK)
-    assert done.code == 0
+    done = fit("--no-report", *options)
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["parameters"]["likelihood"] == asked
     assert record["fits"][0]["likelihood"] == taken
     assert ("zero count" in done.out) == (taken == "adaptive")
 
 
-def test_of_very_many_entries_the_likelihood_is_not_computed(call, counts_file, tmp_path, monkeypatch):
+def test_of_very_many_entries_the_likelihood_is_not_computed(fit, tmp_path, monkeypatch):
     for module in ("cli.fit", "fitting.fit_counts"):
         monkeypatch.setattr(f"log1pnmf.{module}.LARGEST_EXACT", 1000)
-    rough = ["--set", "likelihood=chebyshev"]
-    done = call("fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--no-report", *rough, *QUICK)
-    assert done.code == 0
+    done = fit("--no-report", "--set", "likelihood=chebyshev")
     assert "log-likelihood not computed" in done.out
     assert "it visits all" in done.out
     assert Fit.load(tmp_path / "out" / "models" / "c=1.npz").certificate is None
-
-
-def test_json_is_alone_on_standard_output(call, counts_file, tmp_path):
-    done = call(
-        "fit", counts_file, "-k", 2, "-c", "1,inf", "-o", tmp_path / "out", "--no-report", "--json", *QUICK
-    )
-    assert [fit["c"] for fit in done.json["fits"]] == [1.0, "inf"]
-    assert "counts.h5ad" in done.err
-
-
-def test_fit_replaces_a_run_only_if_told(call, counts_file, tmp_path):
-    options = ["fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--no-report", *QUICK]
-    assert call(*options).code == 0
-    refused = call(*options)
-    assert refused.code == 2
-    assert "--force" in refused.err
-    assert call(*options, "--force").code == 0
 
 
 def test_checkpoint_and_resume_are_one_fit(call, counts_file, tmp_path):
@@ -135,23 +109,17 @@ def test_checkpoint_and_resume_are_one_fit(call, counts_file, tmp_path):
     np.testing.assert_array_equal(rest.factors, whole.factors)
 
 
-def test_write_h5ad_keeps_what_was_there(call, counts_file, tmp_path):
+def test_write_h5ad_keeps_what_was_there(fit, tmp_path):
     target = tmp_path / "new.h5ad"
-    done = call(
-        "fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--no-report", "--write-h5ad", target, *QUICK
-    )
-    assert done.code == 0
+    fit("--no-report", "--write-h5ad", target)
     adata = anndata.read_h5ad(target)
     assert adata.obsm["X_log1p_nmf"].shape == (60, 2)
     assert adata.obs["type"].tolist()[:3] == ["a", "b", "c"]
     np.testing.assert_array_equal(adata.varm["log1p_nmf"], Fit.load(tmp_path / "out/models/c=1.npz").factors)
 
 
-def test_sweep(call, counts_file, tmp_path):
-    done = call(
-        "sweep", counts_file, "-k", 2, "-c", "10,0.1,inf", "-o", tmp_path / "out", "--no-report", *QUICK
-    )
-    assert done.code == 0, done.err
+def test_sweep(call, fit, counts_file, tmp_path):
+    done = fit("-c", "10,0.1,inf", "--no-report", command="sweep")
     table = rows(tmp_path / "out" / "sweep.csv")
     assert [row[0] for row in table] == ["c", "0.1", "10", "inf"]
     assert "factor_correlation" in table[0]
@@ -169,9 +137,8 @@ def test_sweep(call, counts_file, tmp_path):
     assert len(rows(target)) == 61
 
 
-@pytest.mark.parametrize("ending", [".csv", ".tsv.gz"])
-def test_transform_finds_the_training_loadings(call, run_folder, counts_file, tmp_path, ending):
-    target = tmp_path / f"l{ending}"
+def test_transform_finds_the_training_loadings(call, run_folder, counts_file, tmp_path):
+    target = tmp_path / "l.tsv.gz"
     done = call("transform", run_folder, counts_file, "-c", "inf", "-o", target, "--prior", 0, "--json")
     assert done.json["shape"] == [60, 3]
     again = read_table(target, fractions="allow")
@@ -191,39 +158,16 @@ def test_transform_matches_features_by_name(call, run_folder, counts_file, tmp_p
     mixed = call("transform", model, tmp_path / "mixed.h5ad", "-o", tmp_path / "b.csv")
     assert "1 features are not in the model" in mixed.out
     assert rows(tmp_path / "a.csv") == rows(tmp_path / "b.csv")
-
-
-def test_transform_leaves_out_names_that_occur_twice_in_the_model(call, counts_file, tmp_path):
-    counts = read_table(counts_file).counts
-    names = np.array(counts.feature_names)
-    names[1] = names[0]
-    with pytest.warns(UserWarning, match="1 feature name occurs more than once"):
-        fit_log1p_nmf(Counts(counts.by_row, feature_names=names), 2, tol=1e-2).save(tmp_path / "fit.npz")
-    done = call("transform", tmp_path / "fit.npz", counts_file, "-o", tmp_path / "loadings.csv")
-    assert done.code == 0
-    assert "23 of 25 features of the fit are shared" in done.out
-
-
-def test_transform_with_features_missing(call, run_folder, counts_file, tmp_path):
     anndata.read_h5ad(counts_file)[:, :20].copy().write_h5ad(tmp_path / "few.h5ad")
     common = ["transform", run_folder, tmp_path / "few.h5ad", "-c", 1, "-o", tmp_path / "l.csv"]
-    shared = call(*common)
-    assert shared.code == 0
-    assert "20 of 25 features of the fit are shared" in shared.out
-    taken = call(*common, "--missing", "zero", "--force")
-    assert taken.code == 0
-    assert "set to zero" in taken.out
+    assert "20 of 25 features of the fit are shared" in call(*common).out
+    assert "set to zero" in call(*common, "--missing", "zero", "--force").out
 
 
-def test_report_again(call, run_folder, tmp_path):
+def test_report_again_and_without_the_data(call, run_folder, counts_file, tmp_path):
     done = call("report", run_folder, "-o", tmp_path / "again.html", "--title", "Sixty cells")
     assert done.code == 0
-    text = (tmp_path / "again.html").read_text()
-    assert "Sixty cells" in text
-    assert "log1pnmf fit" in text or "tol" in text
-
-
-def test_report_without_the_data(call, counts_file, tmp_path):
+    assert "Sixty cells" in (tmp_path / "again.html").read_text()
     moved = tmp_path / "gone.h5ad"
     moved.write_bytes(counts_file.read_bytes())
     assert call("fit", moved, "-k", 2, "-o", tmp_path / "out", "--no-report", *QUICK).code == 0
@@ -234,23 +178,17 @@ def test_report_without_the_data(call, counts_file, tmp_path):
     assert (tmp_path / "out" / "report.html").exists()
 
 
-def test_info_on_counts(call, counts_file):
+def test_info_on_counts(call, counts_file, tmp_path):
     facts = call("info", counts_file, "--json").json
     assert (facts["n_samples"], facts["n_features"], facts["integer"]) == (60, 25, True)
     assert facts["labels"] == {"type": "a (20), b (20), c (20)"}
-    text = call("info", counts_file).out
-    assert "whole numbers" in text
-    assert "gene0" in text
-
-
-def test_info_on_large_counts_and_on_normalised_values(call, tmp_path):
+    assert "gene0" in call("info", counts_file).out
     (tmp_path / "t.csv").write_text("a,b\n2345678,1\n2,0\n")
     text = call("info", tmp_path / "t.csv").out
     assert "up to 2,345,678" in text
     assert "2 counts at least, 1,172,840.5 in the middle, 2,345,679 at most" in text
     (tmp_path / "t.csv").write_text("a,b\n0.5,1\n2,0\n")
-    done = call("info", tmp_path / "t.csv")
-    assert (done.code, "NOT all whole" in done.out) == (0, True)
+    assert "NOT all whole" in call("info", tmp_path / "t.csv").out
 
 
 def test_info_on_run_and_model(call, run_folder):
@@ -261,7 +199,7 @@ def test_info_on_run_and_model(call, run_folder):
     assert "3 factors" in call("info", model).out
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.mtx.gz", "t.npz", "t.zarr", "folder"])
+@pytest.mark.parametrize("name", ["t.csv", "folder"])
 def test_convert_counts(call, counts_file, tmp_path, name):
     assert call("convert", counts_file, tmp_path / name).code == 0
     first, again = read_table(counts_file), read_table(tmp_path / name)
@@ -284,19 +222,10 @@ def test_convert_to_r_and_back(call, run_folder, counts_file, tmp_path):
     assert read_table(tmp_path / "counts.csv").shape == (60, 25)
 
 
-def test_demo_goes_where_it_is_told(call, tmp_path, monkeypatch):
-    told = []
-    monkeypatch.setattr("log1pnmf.cli.demo.run_demo", told.append)
-    assert call("demo", "-o", tmp_path / "there").code == 0
-    assert told == [tmp_path / "there"]
-
-
 def test_usage(call, run_folder, tmp_path):
     """Labels of the run are compared; a table is printed, and written where it is asked for."""
     by_type = ["usage", run_folder, "-c", "1", "--groupby", "type"]
     with_warning = call(*by_type, "--json")
-    assert with_warning.code == 0
-    assert "treats samples as replicates" in with_warning.err
     assert "Pass --replicate," in with_warning.err
     assert "or --samples-are-replicates if" in with_warning.err
     assert with_warning.json["group"] == ["b"] * 3 + ["c"] * 3
@@ -345,11 +274,7 @@ def test_markers(call, run_folder, counts_file, tmp_path):
     table = rows(tmp_path / "markers.tsv", "\t")
     assert table[0][:4] == ["factor", "rank", "feature", "log2_fold_change"]
     assert [row[2] for row in table[1:]] == expected.table(100)["feature"].tolist()
-    printed = [
-        line.split()[:2]
-        for line in done.out.splitlines()
-        if line.split()[:1] and line.split()[0] in ("k0", "k1", "k2")
-    ]
+    printed = [line.split()[:2] for line in done.out.splitlines() if line.lstrip().startswith("k")]
     assert printed == [[f"k{k}", str(n)] for k, n in enumerate(expected.n_rising)]
     shuffled = anndata.read_h5ad(counts_file)[::-1, ::-1]
     shuffled.write_h5ad(tmp_path / "shuffled.h5ad")

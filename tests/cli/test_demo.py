@@ -11,42 +11,26 @@ from log1pnmf.cli import demo
 from log1pnmf.datasets import pancreas
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("demo")
-    command = [sys.executable, "-m", "log1pnmf", "demo"]
-    return folder, subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-
-
 @pytest.mark.slow
-def test_says_where_the_report_is_and_what_to_look_at(ran):
-    folder, done = ran
-    report = folder / "demo-out" / "report.html"
+def test_the_report_what_to_look_at_and_the_markers_of_both_fits(tmp_path):
+    command = [sys.executable, "-m", "log1pnmf", "demo"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    report = tmp_path / "demo-out" / "report.html"
     assert report.as_uri() in done.stdout
     assert "What to look at" in done.stdout
     assert "Samples mix more factors at c = 1 than at c = ∞" in done.stdout
     assert report.stat().st_size < 3e6
     assert list(report.parent.iterdir()) == [report]
-
-
-@pytest.mark.slow
-def test_shows_both_fits_and_their_markers(ran):
-    _, done = ran
     for gene in ("INS", "GCG", "SST", "PRSS2"):  # beta, alpha, delta, acinar
         assert done.stdout.count(gene) >= 2
     assert "converged" in done.stdout
     assert "not converged" not in done.stdout
-
-
-@pytest.mark.slow
-def test_progress_goes_to_standard_error(ran):
-    _, done = ran
     assert done.stderr.count("iterations in") == 2  # not a terminal: a line for each fit
     assert "objective" not in done.stdout
 
 
 def test_quickly_and_where_it_is_told(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("log1pnmf.report.factors.LARGEST", 0.0)  # no evidence, which takes more fits
+    monkeypatch.setattr("log1pnmf.report.sections.LARGEST", 0.0)  # no evidence, which takes more fits
     whole = pancreas()
     few = replace(
         whole,

@@ -6,7 +6,6 @@ import pytest
 
 from log1pnmf.cli import main
 from log1pnmf.cli.run_folder import RunFolder
-from log1pnmf.counts import BadFileError, read_sets
 
 
 @pytest.fixture
@@ -44,10 +43,3 @@ def test_known_factors_go_along(counts, tmp_path, capsys, command):
     more = ["--no-report"] if command[0] == "sweep" else ["--seeds", "0"]
     known = ["--set", f"mask={tmp_path / 'sets.gmt'}", "--set", "max_iter=3", "--set", "init=nndsvd"]
     assert main([*arguments, *more, *known]) == 0, capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["", "a\tb\n", "a\tb\tx\na\tb\ty\n", "\tb\tx\n"])
-def test_sets_that_are_none(tmp_path, text):
-    (tmp_path / "sets.gmt").write_text(text)
-    with pytest.raises(BadFileError, match=r"sets\.gmt"):
-        read_sets(tmp_path / "sets.gmt")

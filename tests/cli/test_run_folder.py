@@ -111,19 +111,6 @@ def test_where_no_fit_is_written_nothing_is(tmp_path, table, fits, monkeypatch, 
     assert everything(tmp_path) == before
 
 
-def test_a_model_that_is_written_stays(tmp_path, table, fits, monkeypatch):
-    with claimed_for_run(tmp_path / "out") as folder:
-        run = RunWriter(folder, table, RECORD)
-        run.keep(fits[0], {})
-        run.write()
-        run.keep(fits[1], {})
-        monkeypatch.setattr("log1pnmf.cli.run_folder.write_csv", fail)
-        with pytest.raises(OSError, match="No space"):
-            run.write()
-    assert [fit.c for fit in RunFolder.open(tmp_path / "out").fits] == [1.0, math.inf]
-    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
-
-
 def test_a_folder_belongs_to_one_run(tmp_path, table, fits):
     with claimed_for_run(tmp_path / "out") as folder:
         for force in (False, True):

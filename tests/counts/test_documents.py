@@ -98,13 +98,3 @@ def test_refused_folders(texts, tmp_path):
     (tmp_path / "counts.npy").write_bytes(b"1")
     with pytest.raises(BadFileError, match=r"a column of texts .* is one of a \.csv or \.tsv"):
         read_table(tmp_path / "counts.npy", text="review")
-
-
-def test_memory_is_bounded(tmp_path):
-    """A small packed file that unpacks to a large text is refused."""
-    (tmp_path / "texts").mkdir()
-    with gzip.open(tmp_path / "texts" / "bomb.txt.gz", "wb") as file:
-        for _ in range(64):
-            file.write(b"a " * (1 << 19))
-    with pytest.raises(BadFileError, match="malicious"):
-        read_table(tmp_path / "texts")

@@ -1,4 +1,4 @@
-"""The compiled engine against the NumPy one."""
+"""The compiled engine against the NumPy one, and laws of both."""
 
 import math
 import os
@@ -10,17 +10,21 @@ from dataclasses import replace
 import mpmath
 import numpy as np
 import pytest
-from tests.reference_engine import ReferenceEngine, both_sides
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.reference_engine import ReferenceEngine, both_sides, example
 
 from log1pnmf import _core
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines import native as threads
 from log1pnmf.engines.native import NativeEngine, effective_threads
 from log1pnmf.model.noise import NegativeBinomial, ShiftedLog
+from log1pnmf.model.objective import gradients, negative_log_likelihood
 from log1pnmf.model.problem import Bounds, Problem
-from log1pnmf.model.zeros import quadratic
 
 KERNELS = _core.runnable_kernels()
+SOLVERS = ["newton", "coordinate"]
+ENGINES = [NativeEngine, ReferenceEngine]
 FORMS = [
     (1e-3, None),
     (1.0, None),
@@ -31,31 +35,19 @@ FORMS = [
 ]
 
 
-def example(c, kind, n_components, *, n=9, m=150, wide=False, seed=0):
-    """A problem, with loadings and factors that fit it about as well as the truth."""
-    rng = np.random.default_rng(seed)
-    link = ShiftedLog(c)
-    loadings, factors = rng.uniform(0.5, 1.5, (n, n_components)), rng.uniform(0.5, 1.5, (m, n_components))
-    factors *= (1.0 if link.is_identity else math.log1p(2.0 / c)) / (loadings @ factors.T).mean()
-    sizes = rng.uniform(0.5, 2.0, size=n)
-    y = rng.poisson(sizes[:, None] * link.mean(loadings @ factors.T)).astype(np.float64)
-    y[n // 2], y[:, m // 2] = 0, 0
-    if wide:
-        y[y > 0] += 2.0**25 + 1.0  # does not fit into float32
-    problem = Problem(Counts.from_any(y), sizes, link, None if kind is None else quadratic(link, kind))
-    assert problem.counts.by_row.values.dtype == (np.float64 if wide else np.float32)
-    return problem, loadings, factors
-
-
 @pytest.mark.parametrize(("c", "kind"), FORMS)
 @pytest.mark.parametrize(
     ("n_components", "wide"), [(1, False), (3, True), (8, False), (9, False), (33, False)]
 )
 def test_loss_and_gradient(c, kind, n_components, wide):
-    problem, loadings, factors = example(c, kind, n_components, wide=wide)
+    problem, loadings, factors = example(c, kind, n_components, m=150, wide=wide)
+    assert problem.counts.by_row.values.dtype == (np.float64 if wide else np.float32)
     natives = [NativeEngine(problem, 1, kernel) for kernel in KERNELS]
     for side, start, design in both_sides(problem, loadings, factors):
         expected_loss, expected = ReferenceEngine(problem).evaluate(side, start, design)
+        assert expected_loss == pytest.approx(negative_log_likelihood(problem, loadings, factors), rel=1e-12)
+        truth = gradients(problem, loadings, factors)[side is problem.factors_side]
+        np.testing.assert_allclose(expected, truth, rtol=1e-9, atol=1e-11 * np.abs(truth).max())
         scale = np.abs(expected).max() if wide else np.abs(expected).max(axis=1, keepdims=True)
         for native in natives:
             loss, gradient = native.evaluate(side, start, design)
@@ -70,7 +62,7 @@ def test_loss_and_gradient(c, kind, n_components, wide):
 @pytest.mark.parametrize(("c", "kind"), FORMS)
 @pytest.mark.parametrize(("n_components", "bounded"), [(3, True), (9, False)])
 def test_newton_steps_near_the_optimum_are_those_of_the_reference(c, kind, n_components, bounded):
-    problem, loadings, factors = example(c, kind, n_components)
+    problem, loadings, factors = example(c, kind, n_components, m=150)
     natives = [NativeEngine(problem, 1, kernel) for kernel in KERNELS]
     penalty = np.linspace(0.0, 0.2, n_components) if bounded else np.zeros(n_components)
     for side, start, design in both_sides(problem, loadings, factors):
@@ -88,9 +80,9 @@ def test_newton_steps_near_the_optimum_are_those_of_the_reference(c, kind, n_com
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("c", "kind"), FORMS)
-@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
+@pytest.mark.parametrize("row_solver", SOLVERS)
 def test_a_half_step_lowers_every_row(c, kind, row_solver, kernel):
-    problem, loadings, factors = example(c, kind, 4)
+    problem, loadings, factors = example(c, kind, 4, m=150)
     engine = NativeEngine(problem, 1, kernel)
     rng = np.random.default_rng(1)
     penalty = np.array([0.0, 0.1, 1.0, 10.0])
@@ -128,7 +120,93 @@ def test_coordinate_steps_are_those_of_the_reference(c, kind, near, kept):
             assert one.loss == pytest.approx(other.loss, rel=1e-11)
 
 
-@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
+@pytest.mark.parametrize("engine_of", ENGINES)
+@pytest.mark.parametrize("row_solver", SOLVERS)
+@given(
+    seed=st.integers(0, 10**6),
+    form=st.sampled_from([(1e-6, None), *FORMS]),
+    penalty=st.sampled_from([0.0, 0.3, 10.0]),
+    bounded=st.booleans(),
+)
+@settings(max_examples=8)
+def test_the_penalised_loss_never_rises(*, engine_of, row_solver, seed, form, penalty, bounded):
+    problem, loadings, factors = example(*form, n=7, m=9, seed=seed)
+    rng, penalties = np.random.default_rng(seed), penalty * np.arange(3)
+    loadings = loadings * rng.gamma(1.0, size=loadings.shape)
+    engine, upper = engine_of(problem), float(loadings.max()) if bounded else math.inf
+    bounds = Bounds(penalty=penalties, upper=upper)
+    before = engine.loss(loadings, factors) + penalties @ loadings.sum(axis=0)
+    for _ in range(3):
+        step = engine.half_step(
+            problem.loadings_side, loadings, factors, bounds=bounds, row_solver=row_solver
+        )
+        loadings = step.values
+        after = engine.loss(loadings, factors) + penalties @ loadings.sum(axis=0)
+        assert after <= before + 1e-12 * abs(before)
+        assert step.predicted_decrease >= -1e-9 * abs(before)
+        assert ((loadings >= 0) & (loadings <= upper)).all()
+        before = after
+
+
+@pytest.mark.parametrize("c", [1e-3, 1.0, math.inf])
+def test_both_row_solvers_meet(c):
+    problem, loadings, factors = example(c, n=3, m=6)
+    engine, ends = NativeEngine(problem, 1), []
+    for row_solver in SOLVERS:
+        values, before = loadings, np.inf
+        for _ in range(500):  # the published steps are short
+            step = engine.half_step(problem.loadings_side, values, factors, row_solver=row_solver)
+            if before - step.loss <= 1e-10 * abs(step.loss):
+                break
+            values, before = step.values, step.loss
+        ends.append(before)
+    assert ends[0] == pytest.approx(ends[1], rel=1e-7)
+
+
+@pytest.mark.parametrize("engine_of", ENGINES)
+@pytest.mark.parametrize("row_solver", SOLVERS)
+@pytest.mark.parametrize("c", [1e-6, 1.0, math.inf])
+def test_transposed_problem_is_the_same(c, row_solver, engine_of):
+    problem, loadings, factors = example(c, n=7, m=9)
+    y, steps = problem.counts.to_scipy().toarray(), []
+    for counts, name in ((y, "factors_side"), (y.T, "loadings_side")):
+        engine = engine_of(Problem(Counts.from_any(counts), np.ones(len(counts)), problem.link))
+        side = getattr(engine.problem, name)
+        steps.append(engine.half_step(side, factors, loadings, row_solver=row_solver))
+    one, other = steps
+    np.testing.assert_allclose(one.values, other.values, rtol=1e-9, atol=1e-12)
+    assert one.loss == pytest.approx(other.loss, rel=1e-12)
+    assert one.n_rejected == other.n_rejected
+
+
+@pytest.mark.parametrize("engine_of", ENGINES)
+@pytest.mark.parametrize("row_solver", SOLVERS)
+@pytest.mark.parametrize(("c", "kind"), [(1e-6, None), *FORMS])
+def test_impossible_starts_and_components_that_nothing_depends_on(c, kind, row_solver, engine_of):
+    problem, loadings, factors = example(c, kind, n=7, m=9)
+    engine, side = engine_of(problem), problem.loadings_side
+    start = loadings.copy()
+    start[0] = 0.0
+    step = engine.half_step(side, start, factors, row_solver=row_solver)
+    assert step.loss > 1e20  # infinite, or held just below
+    assert np.isfinite(step.gradient).all()
+    assert np.isfinite(step.values).all()
+    after = engine.loss(step.values, factors)
+    assert math.isfinite(after)
+    assert after < step.loss
+    if kind is not None:
+        return
+    factors[:, 1] = 0.0
+    counted = ~side.empty
+    step = engine.half_step(side, loadings, factors, row_solver=row_solver)
+    np.testing.assert_array_equal(step.values[counted, 1], loadings[counted, 1])
+    costly = Bounds(penalty=np.array([0.0, 0.1, 0.0]))
+    for _ in range(10):  # a backtracked row gets there later
+        loadings = engine.half_step(side, loadings, factors, bounds=costly, row_solver=row_solver).values
+    np.testing.assert_array_equal(loadings[:, 1], 0.0)
+
+
+@pytest.mark.parametrize("row_solver", SOLVERS)
 def test_row_solvers_meet_at_means_beyond_any_exponent(row_solver):
     # with the identity link eta is the mean itself and may be large
     y = np.array([[4000, 10, 0], [90000, 0, 3]])
@@ -140,7 +218,7 @@ def test_row_solvers_meet_at_means_beyond_any_exponent(row_solver):
     np.testing.assert_allclose(loadings[:, 0], y.sum(axis=1) / factors.sum(), rtol=1e-8)
 
 
-@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
+@pytest.mark.parametrize("row_solver", SOLVERS)
 @pytest.mark.parametrize(("c", "kind"), FORMS)
 def test_same_bits_for_any_number_of_threads(c, kind, row_solver):
     problem, loadings, factors = example(c, kind, 5, n=700, m=300)  # small work gets one thread
@@ -168,7 +246,7 @@ def test_fits_may_run_at_the_same_time():
 @pytest.mark.parametrize("dispersed", [False, True])
 @pytest.mark.parametrize(("c", "kind"), FORMS)
 def test_a_step_without_the_loss_is_the_same_step(c, kind, dispersed):
-    problem, loadings, factors = example(c, kind, 4, n=40)
+    problem, loadings, factors = example(c, kind, 4, n=40, m=150)
     if dispersed:
         rng = np.random.default_rng(1)
         noise = NegativeBinomial(rng.gamma(0.5, 1.0, len(factors)) * (rng.random(len(factors)) > 0.2))
@@ -192,7 +270,7 @@ def test_a_step_without_the_loss_is_the_same_step(c, kind, dispersed):
 @pytest.mark.parametrize("c", [1.0, math.inf])
 def test_dispersed_loss_near_and_far_from_poisson(c, kernel):
     # phi times the mean from far below to far above 1: nothing may cancel in log(1 + phi mean) / phi
-    problem, loadings, factors = example(c, None, 3, n=20)
+    problem, loadings, factors = example(c, None, 3, n=20, m=150)
     for phi in (0.0, 1e-18, 1e-12, 1e-7, 1e-3, 1.0, 1e3):
         dispersed = replace(problem, noise=NegativeBinomial(np.full(len(factors), phi)), zeros=None)
         loss = NativeEngine(dispersed, 1, kernel).loss(loadings, factors)
@@ -241,11 +319,11 @@ def test_negative_numbers_of_threads_are_those_of_scikit_learn(monkeypatch):
 
 def test_unknown_kernels_are_refused():
     with pytest.raises(ValueError, match=r"kernel must be one of 'auto', .*got 'mmx'"):
-        NativeEngine(example(1.0, None, 2)[0], 1, "mmx")
+        NativeEngine(example(1.0, None, 2, m=150)[0], 1, "mmx")
 
 
 def test_the_core_bounds_threads_itself():
-    problem, loadings, factors = example(1.0, None, 2)
+    problem, loadings, factors = example(1.0, None, 2, m=150)
     engine, one = NativeEngine(problem, 1), NativeEngine(problem, 1)
     engine.n_threads = 100_000
     assert engine.loss(loadings, factors) == one.loss(loadings, factors)

@@ -10,11 +10,11 @@ from log1pnmf.counts import open_counts
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import survey
 from log1pnmf.engines import streaming as engine_module
-from log1pnmf.engines.native import NativeEngine, RowSums, solve_rows
+from log1pnmf.engines.native import NativeEngine, RowSums
 from log1pnmf.engines.streaming import StreamingEngine
 from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
 from log1pnmf.model.objective import entry_curvature
-from log1pnmf.model.problem import Bounds, Problem
+from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
 K = 3
@@ -97,22 +97,6 @@ def test_sums_are_gradient_and_hessian(matrix, exact):
     weight = entry_curvature(matrix.toarray(), loadings @ factors.T, exposure, ShiftedLog(1.0), zeros)
     hessian = np.einsum("ij,ik,il->jkl", weight, loadings, loadings)
     np.testing.assert_allclose(sums.hessian, hessian[:, LOWER[0], LOWER[1]], rtol=1e-9)
-
-
-def test_quadratic_programs_are_solved():
-    rng = np.random.default_rng(3)
-    n = 50
-    roots = rng.normal(size=(n, 2 * K, K))
-    hessian = np.einsum("nik,nil->nkl", roots, roots)
-    sums = RowSums(np.zeros(n), rng.normal(size=(n, K)), np.ascontiguousarray(hessian[:, LOWER[0], LOWER[1]]))
-    start, penalty = rng.uniform(0.0, 1.0, (n, K)), np.array([0.0, 0.5, 1.0])
-    solved = solve_rows(sums, start, bounds=Bounds(penalty=penalty), n_threads=1)
-    step = solved.values - start
-    slope = sums.gradient + penalty + np.einsum("nkl,nl->nk", hessian, step)
-    assert (solved.values >= 0.0).all()
-    assert (slope > -1e-9).all()
-    np.testing.assert_allclose(slope * solved.values, 0.0, atol=1e-9)
-    np.testing.assert_allclose(solved.curvature, np.einsum("nk,nkl,nl->n", step, hessian, step), atol=1e-9)
 
 
 @pytest.mark.parametrize(

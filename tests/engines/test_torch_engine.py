@@ -3,7 +3,6 @@
 import math
 import sys
 import warnings
-from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
@@ -13,7 +12,7 @@ from scipy import stats
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from tests.reference_engine import ReferenceEngine  # noqa: E402
+from tests.reference_engine import ReferenceEngine, both_sides, example  # noqa: E402
 
 from log1pnmf import fit_log1p_nmf  # noqa: E402
 from log1pnmf.counts.counts import Counts  # noqa: E402
@@ -25,10 +24,9 @@ from log1pnmf.engines.torch import rows as torch_rows  # noqa: E402
 from log1pnmf.engines.torch import zeros as torch_zeros  # noqa: E402
 from log1pnmf.engines.torch.engine import TorchEngine  # noqa: E402
 from log1pnmf.model import zeros as zero_survey  # noqa: E402
-from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog  # noqa: E402
 from log1pnmf.model.objective import entry_gradient, negative_log_likelihood  # noqa: E402
-from log1pnmf.model.problem import Bounds, Problem  # noqa: E402
-from log1pnmf.model.zeros import AdaptiveZeros, caps_for, quadratic  # noqa: E402
+from log1pnmf.model.problem import Bounds  # noqa: E402
+from log1pnmf.model.zeros import caps_for  # noqa: E402
 
 ON_A_CARD = pytest.mark.gpu
 DEVICES = ["cpu", pytest.param("cuda", marks=ON_A_CARD)]
@@ -48,40 +46,6 @@ FORMS = POISSON_FORMS + NB_FORMS
 ACCURACY = {"float64": 1e-11, "float32": 3e-6}
 
 
-def example(c, kind, n_components, *, n=9, m=60, seed=0):
-    rng, dispersed = np.random.default_rng(seed), (kind or "").startswith("nb")
-    link = ShiftedLog(c)
-    loadings, factors = rng.uniform(0.5, 1.5, (n, n_components)), rng.uniform(0.5, 1.5, (m, n_components))
-    factors *= (1.0 if link.is_identity else math.log1p(2.0 / c)) / (loadings @ factors.T).mean()
-    sizes = rng.uniform(0.5, 2.0, size=n)
-    y = rng.poisson(sizes[:, None] * link.mean(loadings @ factors.T)).astype(np.float64)
-    y[n // 2], y[:, m // 2] = 0, 0
-    kind, noise = (kind or "").removeprefix("nb").strip() or None, POISSON
-    if dispersed:
-        noise = NegativeBinomial(rng.gamma(0.5, 1.0, m) * (rng.random(m) > 0.2))
-    problem = Problem(Counts.from_any(y), sizes, link, noise=noise)
-    if kind == "adaptive":
-        problem = replace(problem, zeros=adaptive_zeros(NativeEngine(problem, 1), loadings, factors))
-    elif kind is not None:
-        problem = replace(problem, zeros=quadratic(link, kind))
-    return problem, loadings, factors
-
-
-def adaptive_zeros(engine, loadings, factors):
-    """About half of the zeros are visited, and the quadratics of the others are poor."""
-    zeros = engine.problem.counts.to_scipy().toarray() == 0
-    caps = np.full(len(factors), np.median((loadings @ factors.T)[zeros]))
-    quadratics = engine.survey_zeros(loadings, factors, caps[:1]).quadratics[:, 0]
-    stored, exposure = engine.collect_zeros(loadings, factors, caps)
-    assert 0 < stored.nnz < zeros.sum()
-    poor = np.array([1.0, 1.2, 0.7, 1.0, 1.1])[: quadratics.shape[1]]
-    return AdaptiveZeros(quadratics * poor, stored, exposure, caps, 0.0)
-
-
-def sides(problem, loadings, factors):
-    return (problem.loadings_side, loadings, factors), (problem.factors_side, factors, loadings)
-
-
 def summands(problem, side, start, design):
     """Sum of the sizes of what a gradient is the sum of: rounding is relative to this."""
     y, eta = side.rows.to_scipy().toarray(), start @ design.T
@@ -99,7 +63,7 @@ def test_loss_and_gradient(c, kind, n_components, precision):
     problem, loadings, factors = example(c, kind, n_components)
     engine, reference = TorchEngine(problem, precision=precision), ReferenceEngine(problem)
     close = ACCURACY[precision]
-    for side, start, design in sides(problem, loadings, factors):
+    for side, start, design in both_sides(problem, loadings, factors):
         loss, gradient = engine.evaluate(side, start, design)
         expected_loss, expected = reference.evaluate(side, start, design)
         terms = max(abs(expected_loss), problem.counts.total)  # which nearly cancel out in the loss
@@ -120,7 +84,7 @@ def test_steps_near_the_optimum_are_those_of_the_reference(c, kind, bounded, pre
     problem, loadings, factors = example(c, kind, 3)
     engine, reference = TorchEngine(problem, precision=precision), ReferenceEngine(problem)
     penalty = np.array([0.0, 0.1, 0.2]) if bounded else np.zeros(3)
-    for side, start, design in sides(problem, loadings, factors):
+    for side, start, design in both_sides(problem, loadings, factors):
         upper = float(np.quantile(start, 0.9)) if bounded else math.inf
         form = {"bounds": Bounds(upper=upper, penalty=penalty)}
         rows = np.minimum(start, upper)
@@ -139,7 +103,7 @@ def test_steps_with_dispersions_are_those_of_the_native_engine(c, kind, precisio
     problem, loadings, factors = example(c, kind, 3, n=40)
     if kind == "nb adaptive" and precision == "float64":
         close = 1e-7  # rounding may decide whether a row takes another step
-    for side, start, design in sides(problem, loadings, factors):
+    for side, start, design in both_sides(problem, loadings, factors):
         step = TorchEngine(problem, precision=precision).half_step(side, start, design)
         expected = NativeEngine(problem, 1).half_step(side, start, design)
         np.testing.assert_allclose(step.values, expected.values, atol=close * expected.values.max())
@@ -152,7 +116,7 @@ def test_the_curvature_along_a_step_rises_by_no_more_than_is_said(c, kind):
     """Where the sum over entries allows a full step, the Hessian along it stays below its double."""
     problem, loadings, factors = example(c, kind, 3)
     engine, rng = TorchEngine(problem, precision="float64"), np.random.default_rng(1)
-    for side, start, fixed in sides(problem, loadings, factors):
+    for side, start, fixed in both_sides(problem, loadings, factors):
         design, block = engine._design(side, fixed), next(engine._rows(side).blocks())
         own, rows, b = engine._keep(side).of(block), block.numbers, engine.adopt(start)
         step = b * engine.adopt(rng.uniform(-0.9, 1.5, start.shape))
@@ -178,7 +142,7 @@ def test_a_half_step_lowers_every_row(c, kind):
     problem, loadings, factors = example(c, kind, 4)
     engine, judge = TorchEngine(problem), NativeEngine(problem, 1)
     rng, penalty = np.random.default_rng(1), np.array([0.0, 0.1, 1.0, 10.0])
-    for side, start, design in sides(problem, loadings, factors):
+    for side, start, design in both_sides(problem, loadings, factors):
         rows = start * rng.uniform(0.01, 20.0, size=start.shape)
         rows[np.diff(side.rows.indptr) == 0] = 0.0
         before = judge.evaluate(side, rows, design)[0] + rows.sum(axis=0) @ penalty
@@ -250,14 +214,14 @@ def test_streamed_blocks_give_what_resident_rows_give(c, kind, monkeypatch):
     for engine, streamed in ((whole, False), (parts, True)):
         monkeypatch.setattr(torch_rows, "fits", lambda *_, fits=not streamed: fits)
         kept = {
-            id(side.rows): torch_rows.DeviceRows(
+            id(side.rows): torch_rows.DeviceRows.of(
                 side.rows, engine.device, torch.float32, resident=not streamed, streamed_entries=40
             )
             for side in (problem.loadings_side, problem.factors_side)
         }
         monkeypatch.setattr(engine, "_rows", lambda side, kept=kept: kept[id(side.rows)])
         assert len(list(engine._rows(problem.loadings_side).blocks())) > (10 if streamed else 0)
-        for side, start, design in sides(problem, loadings, factors):
+        for side, start, design in both_sides(problem, loadings, factors):
             step = engine.half_step(side, start, design)
             steps.setdefault(streamed, []).append(step)
     for one, other in zip(steps[False], steps[True], strict=True):
@@ -276,7 +240,7 @@ def test_zeros_are_those_of_the_native_engine(kind, surveyed, precision, device,
     monkeypatch.setattr(torch_zeros, "DENSE_BYTES", 8 * 70 * 4)
     engine, native = TorchEngine(problem, device, precision), NativeEngine(problem, 1)
     rows = problem.factors_side.rows
-    kept = torch_rows.DeviceRows(rows, engine.device, torch.float32, resident=False, streamed_entries=300)
+    kept = torch_rows.DeviceRows.of(rows, engine.device, torch.float32, resident=False, streamed_entries=300)
     monkeypatch.setattr(engine, "_rows", lambda side: kept)
     caps = caps_for(1e-4)
     surveys = [one.survey_zeros(loadings, factors, caps) for one in (engine, native)]
@@ -286,7 +250,7 @@ def test_zeros_are_those_of_the_native_engine(kind, surveyed, precision, device,
     stored, exposure = engine.collect_zeros(loadings, factors, problem.zeros.caps)
     for found, expected in (
         (stored, problem.zeros.stored),
-        (stored.transpose(), problem.zeros.stored.transpose()),
+        (stored.transposed, problem.zeros.stored.transposed),
     ):
         assert found.shape == expected.shape
         np.testing.assert_array_equal(found.indptr, expected.indptr)

@@ -12,6 +12,7 @@ from log1pnmf.engines import native as native_module
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting import starts
 from log1pnmf.model.batches import Batches
+from log1pnmf.model.dispersion import update_dispersions
 from log1pnmf.model.noise import NegativeBinomial, ShiftedLog
 from log1pnmf.model.objective import gradients, negative_log_likelihood
 from log1pnmf.model.problem import Problem
@@ -88,6 +89,9 @@ def test_condensed_means_are_those_of_the_compiled_engine(interpreter, kind, mon
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-9, atol=1e-9)
     some = np.array([3, 0, 7]), np.array([1.0, 0.1, 10.0])
     np.testing.assert_allclose(found.sums(*some[::-1]), expected.sums(*some[::-1]), rtol=1e-9)
+    noises = [update_dispersions(problem, loadings, factors, spectrum=one)[0] for one in (found, expected)]
+    np.testing.assert_allclose(noises[0].dispersion, noises[1].dispersion, rtol=1e-6)
+    np.testing.assert_allclose(noises[0].prior.centre, noises[1].prior.centre, rtol=1e-6)
 
 
 def test_the_default_call_converts_what_comes_from_a_card(interpreter, monkeypatch):

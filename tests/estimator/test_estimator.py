@@ -2,7 +2,6 @@
 
 import math
 import pickle
-import sys
 
 import joblib
 import numpy as np
@@ -30,17 +29,14 @@ def frame(y=Y):
 
 
 class TestFit:
-    @pytest.mark.parametrize("c", [1e-2, 1.0, math.inf])
-    @pytest.mark.parametrize("likelihood", ["auto", "chebyshev"])
+    @pytest.mark.parametrize(("c", "likelihood"), [(1e-2, "auto"), (1.0, "chebyshev"), (math.inf, "auto")])
     def test_is_fit_log1p_nmf(self, c, likelihood):
         model = Log1pNMF(c=c, likelihood=likelihood, **OPTIONS).fit(Y)
         fit = fit_log1p_nmf(Y, c=c, likelihood=likelihood, **OPTIONS)
         np.testing.assert_array_equal(model.components_, fit.factors.T)
         np.testing.assert_array_equal(model.loadings_, fit.loadings)
         assert model.log_likelihood_ == fit.log_likelihood
-        assert model.approximate_objective_ == (
-            fit.objective if likelihood == "chebyshev" and c < math.inf else None
-        )
+        assert model.approximate_objective_ == (fit.objective if likelihood == "chebyshev" else None)
         assert (model.n_iter_, model.converged_, model.kkt_residual_) == (
             max(fit.n_iter, 1),  # scikit-learn asks for one at least
             fit.converged,
@@ -50,34 +46,9 @@ class TestFit:
         again = Log1pNMF(c=c, **OPTIONS)
         np.testing.assert_array_equal(again.fit_transform(Y), again.loadings_)
 
-    def test_interrupted_is_still_a_fitted_model(self):
-        def interrupt(iteration):
-            if iteration.index == 3:
-                raise KeyboardInterrupt
-
-        model = Log1pNMF(**OPTIONS)
-        with pytest.warns(RuntimeWarning, match="interrupted after 3 iterations"):
-            model.fit(Y, callbacks=[interrupt])
-        assert not model.converged_
-        assert model.n_iter_ == 3
-        assert model.transform(Y).shape == (50, 3)
-        assert "interrupted" in model.summary()
-
-    def test_a_stopped_fit_goes_on_from_its_checkpoint(self, tmp_path):
-        path, model = tmp_path / "checkpoint", Log1pNMF(**OPTIONS)
-        whole = Log1pNMF(**OPTIONS).fit(Y)
-        stop = [lambda iteration: iteration.index == 4]
-        assert model.fit(Y, callbacks=stop, checkpoint=path).n_iter_ == 4
-        again = Log1pNMF(**OPTIONS).fit(Y, resume=path)
-        np.testing.assert_array_equal(again.components_, whole.components_)
-        np.testing.assert_array_equal(again.loadings_, whole.loadings_)
-        assert again.n_iter_ == whole.n_iter_
-        np.testing.assert_array_equal(Log1pNMF(**OPTIONS).fit_transform(Y, resume=path), whole.loadings_)
-
 
 class TestNewSamples:
-    @pytest.mark.parametrize("c", [1e-2, 1.0, math.inf])
-    @pytest.mark.parametrize("l1", [0.0, 1.0])
+    @pytest.mark.parametrize(("c", "l1"), [(1e-2, 0.0), (1.0, 1.0), (math.inf, 0.0)])
     def test_the_training_samples_have_their_loadings(self, c, l1):
         model = Log1pNMF(c=c, l1=l1, **{**OPTIONS, "tol": 1e-14, "max_iter": 20000}).fit(Y)
         assert model.converged_
@@ -105,21 +76,9 @@ class TestNewSamples:
         np.testing.assert_allclose(model.transform(with_counts), model.transform(y), rtol=1e-9)
         assert model.score(with_counts) == pytest.approx(model.score(y), rel=1e-12)
 
-    def test_given_size_factors_are_needed_again(self):
-        sizes = np.linspace(0.5, 2.0, len(Y))
-        model = Log1pNMF(size_factors=sizes, **OPTIONS).fit(Y)
-        for method in (model.transform, model.score):
-            with pytest.raises(ValueError, match=r"fitted with an array of them.*pass size_factors=..."):
-                method(Y[:3])
-            method(Y[:3], size_factors=sizes[:3])
-
-    def test_samples_without_counts(self):
-        for likelihood in ("chebyshev", "exact"):
-            model = Log1pNMF(likelihood=likelihood, **OPTIONS).fit(Y)
-            np.testing.assert_array_equal(model.transform(np.zeros((2, 30))), 0.0)
-
-    def test_means(self):
+    def test_means_and_samples_without_counts(self):
         model = Log1pNMF(c=0.5, **OPTIONS).fit(Y)
+        np.testing.assert_array_equal(model.transform(np.zeros((2, 30))), 0.0)
         fit = model.fit_
         expected = 0.5 * np.expm1(fit.loadings @ fit.factors.T)
         np.testing.assert_allclose(model.inverse_transform(model.loadings_), expected, rtol=1e-9)
@@ -129,7 +88,7 @@ class TestNewSamples:
             rtol=1e-9,
         )
 
-    @pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
+    @pytest.mark.parametrize("c", [1.0, math.inf])
     def test_score_is_the_exact_log_likelihood_per_entry(self, c):
         model = Log1pNMF(c=c, **OPTIONS).fit(Y[:40])
         new = Y[40:]
@@ -150,12 +109,6 @@ class TestNames:
         assert list(model.get_feature_names_out()) == ["log1pnmf0", "log1pnmf1", "log1pnmf2"]
         renamed = Log1pNMF.of(model.fit_).rename_factors({"k1": "rare"})
         assert list(renamed.get_feature_names_out()) == ["k0", "rare", "k2"]
-
-    def test_a_table_without_pandas_names_pandas(self, monkeypatch):
-        model = Log1pNMF(**OPTIONS).fit(Y)
-        monkeypatch.setitem(sys.modules, "pandas", None)
-        with pytest.raises(ImportError, match="a table of features needs pandas: pip install pandas "):
-            model.top_features()
 
     def test_features_may_come_in_any_order(self):
         model = Log1pNMF(**OPTIONS).fit(frame())
@@ -194,9 +147,8 @@ class TestNames:
 
 
 class TestStartFromAFit:
-    @pytest.mark.parametrize("likelihood", ["chebyshev", "exact"])
-    def test_the_same_again(self, likelihood):
-        options = {**OPTIONS, "likelihood": likelihood, "init": "random"}
+    def test_the_same_again(self):
+        options = {**OPTIONS, "likelihood": "chebyshev", "init": "random"}
         model = Log1pNMF(**options).fit(Y)
         n_iter, objective = model.n_iter_, model.fit_.objective
         model.set_params(init=model.fit_).fit(Y)
@@ -205,9 +157,8 @@ class TestStartFromAFit:
         assert model.fit_.objective <= objective * (1 + 1e-12)
         assert Log1pNMF(**options).fit(Y).fit(Y).n_iter_ == n_iter  # without it, every fit is a new one
 
-    @pytest.mark.parametrize("l1", [0.0, 1.0])
-    def test_more_factors_start_where_fewer_ended(self, l1):
-        model = Log1pNMF(c=0.5, l1=l1, **OPTIONS).fit(Y)
+    def test_more_factors_start_where_fewer_ended(self):
+        model = Log1pNMF(c=0.5, l1=1.0, **OPTIONS).fit(Y)
         before = model.fit_.objective
         model.set_params(n_components=4, init=model.fit_).fit(Y)
         assert model.history_["objective"][0] == pytest.approx(before, rel=1e-5)
@@ -222,17 +173,6 @@ class TestStartFromAFit:
         assert model.components_.shape == (2, 30)
         for k in range(2):
             assert max(np.corrcoef(kept[:, k], model.loadings_.T)[0, 1:]) > 0.9
-
-    def test_along_c(self):
-        path = [math.inf, 100.0, 10.0, 1.0, 0.1, 1e-2, 1e-3]
-        model = Log1pNMF(**{**OPTIONS, "tol": 1e-6})
-        for c in path:
-            model.set_params(c=c, init=model.fit_ if hasattr(model, "fit_") else "auto").fit(Y)
-            cold = Log1pNMF(c=c, **{**OPTIONS, "tol": 1e-6}, init="rank1").fit(Y)
-            if c < math.inf:  # a cold start begins with a single factor
-                assert model.history_["objective"][0] < cold.history_["objective"][0]
-            assert model.log_likelihood_ > cold.log_likelihood_ - 0.01 * abs(cold.log_likelihood_)
-            assert model.fit_.c == c
 
     def test_other_samples_start_from_the_factors(self):
         model = Log1pNMF(**OPTIONS).fit(Y[:40])
@@ -288,11 +228,7 @@ class TestAmongOthers:
         factors = text.split("Factors")[1].splitlines()[1:4]
         assert all(line.count("gene") <= 3 for line in factors)
         assert sum(line.count("gene") for line in factors) > 3
-        assert "G7" in Log1pNMF(**OPTIONS).fit(Y).summary(
-            n_top=30, feature_names=[f"G{j}" for j in range(30)]
-        )
-        with pytest.raises(ValueError, match=r"each of the 30 features, got 2"):
-            model.summary(feature_names=["a", "b"])
+        assert "G7" in model.summary(n_top=30, feature_names=[f"G{j}" for j in range(30)])
         short = Log1pNMF(max_iter=2, **OPTIONS)
         with pytest.warns(Warning, match="not converged"):
             short.fit(Y)

@@ -13,7 +13,7 @@ from log1pnmf import Log1pNMF
 from log1pnmf.analysis import heldout_score
 from log1pnmf.model.noise import ShiftedLog
 
-DECADES = [1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, math.inf]
+DECADES = [1e-3, 1e-2, 1e-1, 1.0, 100.0, math.inf]
 OPTIONS = {"size_factors": "none", "init": "nndsvd", "tol": 1e-6, "random_state": 0, "n_jobs": 1}
 
 
@@ -26,7 +26,7 @@ def simulated(c, seed, *, mean=4.0):
     return rng.poisson(link.inverse(math.exp(log_scale) * b))
 
 
-@pytest.mark.parametrize("true_c", [1e-2, 1.0, math.inf])
+@pytest.mark.parametrize("true_c", [1e-2, math.inf])
 def test_grid_search_finds_the_link(true_c):
     search = GridSearchCV(Log1pNMF(3, likelihood="exact", **OPTIONS), {"c": DECADES}, cv=2)
     search.fit(simulated(true_c, 0))

@@ -42,36 +42,14 @@ class Failing:
         return engine
 
 
-def bad_input(model):
-    model.fit(-OTHER)
-
-
-def bad_names(model):
-    model.fit(OTHER.rename(columns={"h0": 0}))
-
-
-def bad_start(model):
-    model.set_params(init=(np.ones((2, 2)), np.ones((2, 2)))).fit(OTHER)
-
-
-def bad_callback(model):
-    model.fit(OTHER, callbacks=[fail(StopError())])
-
-
-def bad_init(model):
-    model.set_params(init=fail(MemoryError())).fit(OTHER)
-
-
-def ctrl_c_at_the_start(model):
-    model.set_params(engine=Failing(KeyboardInterrupt(), "half_step")).fit(OTHER)
-
-
-def no_memory_at_the_end(model):
-    engine = Failing(MemoryError(), "loss")
-    model.set_params(likelihood="chebyshev", engine=engine).fit(OTHER)
-
-
-STAGES = [bad_input, bad_names, bad_start, bad_callback, bad_init, ctrl_c_at_the_start, no_memory_at_the_end]
+STAGES = {
+    "input": ({}, -OTHER, ()),
+    "names": ({}, OTHER.rename(columns={"h0": 0}), ()),
+    "start": ({"init": (np.ones((2, 2)), np.ones((2, 2)))}, OTHER, ()),
+    "callback": ({}, OTHER, [fail(StopError())]),
+    "Ctrl-C at the start": ({"engine": Failing(KeyboardInterrupt(), "half_step")}, OTHER, ()),
+    "memory": ({"likelihood": "chebyshev", "engine": Failing(MemoryError(), "loss")}, OTHER, ()),
+}
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -79,8 +57,9 @@ def test_a_failed_refit_changes_nothing(stage, tmp_path):
     model = Log1pNMF(**OPTIONS).fit(FRAME)
     model.save(tmp_path / "before")
     loadings, fitted = model.transform(FRAME), {k: v for k, v in vars(model).items() if k.endswith("_")}
+    parameters, counts, callbacks = STAGES[stage]
     with pytest.raises((ValueError, TypeError, StopError, KeyboardInterrupt, MemoryError)):
-        stage(model)
+        model.set_params(**parameters).fit(counts, callbacks=callbacks)
     model.set_params(**Log1pNMF(**OPTIONS).get_params())
     assert {k: v for k, v in vars(model).items() if k.endswith("_")}.keys() == fitted.keys()
     assert all(getattr(model, name) is value for name, value in fitted.items())

@@ -24,9 +24,7 @@ GOOD = {"n_components": 2, "tol": 1e-4, "random_state": 0, "n_jobs": 1}
         (None, "counts is None; pass a matrix"),
         ("x.h5ad", r"the path 'x.h5ad'; pass .*open_counts\(path\).*`log1pnmf fit`"),
         (pathlib.Path("x.csv"), r"the path 'x.csv'; pass log1pnmf.counts.read_table\(path\).counts"),
-        (["a text", "another text"], r"got texts; count their words first.*CountVectorizer"),
-        (np.array(["a text", "another"]), "CountVectorizer"),
-        (pd.Series(["a text", "another"]), "CountVectorizer"),
+        (pd.Series(["a text", "another"]), r"got texts; count their words first.*CountVectorizer"),
         (anndata.AnnData(Y), r"AnnData object; use log1pnmf.tl.*log1p_nmf.*adata.X or adata.layers"),
     ],
 )
@@ -88,12 +86,9 @@ def test_a_file_of_anndata_is_no_file_of_a_fit(tmp_path):
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda y: Log1pNMF(**GOOD).fit(y),
-        lambda y: Log1pNMF(**GOOD).fit_transform(y),
-        lambda y: make_pipeline(Log1pNMF(**GOOD)).fit(y),
+        lambda y: make_pipeline(Log1pNMF(**GOOD)).fit_transform(y),
         lambda y: lp.fit_log1p_nmf(y, 2, max_iter=1),
-        lambda y: lp.sweep(y, 2, [1.0, 2.0], max_iter=1),
-        lambda y: lp.sweep(y, 8, [1.0, 2.0], tol=1e-4),
+        lambda y: lp.sweep(y, 8, [1.0, 2.0], max_iter=1),
         lambda y: lp.tl.log1p_nmf(anndata.AnnData(y), 2, max_iter=1, layer="X"),
         lambda y: lp.analysis.log_likelihood(lp.fit_log1p_nmf(y, 2, tol=1e-4), y),
     ],
@@ -154,7 +149,7 @@ def test_masked_entries_are_refused():
         Log1pNMF(**GOOD, init=(start, np.ones((7, 2)))).fit(Y)
 
 
-@pytest.mark.parametrize("dtype", ["Int64", "Float64", "boolean", object])
+@pytest.mark.parametrize("dtype", ["Int64", object])
 def test_missing_values_of_pandas_are_refused(dtype):
     frame = pd.DataFrame({"a": pd.array([1, pd.NA], dtype=dtype), "b": [1, 2]})
     with pytest.raises(ValueError, match="drop or fill missing entries first"):

@@ -18,28 +18,16 @@ from log1pnmf.analysis import (
     markers,
 )
 from log1pnmf.counts import Counts
-from log1pnmf.fitting.solver import further
-from log1pnmf.model.batch_effects import mean_sums, update_effects
+from log1pnmf.model.batch_effects import update_effects
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
 from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.simulate import simulate
 from log1pnmf.report import write_report
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 N, M, K, B = 240, 50, 3, 3
-
-
-@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("spread", [1e-9, 5e-3, 0.0155, 0.02, 1.0])
-def test_effects_are_extrapolated_on_the_scale_of_logarithms(beta, spread):
-    rng = np.random.default_rng(0)
-    since = np.exp(rng.normal(size=(B, M)))
-    to = since * np.exp(rng.uniform(-spread, spread, (B, M)))
-    expected = np.exp(np.log(to) + beta * (np.log(to) - np.log(since)))
-    np.testing.assert_allclose(further(to, since, beta), expected, rtol=1e-14)
 
 
 def simulated(seed=0):
@@ -76,15 +64,6 @@ def fit():
     return fitted()
 
 
-def test_effects_and_factors_converge_together():
-    """Factors and effects lean on each other; were effects found too seldom, both would creep."""
-    drawn = simulate(200, 60, 4, c=1.0, density=0.3).counts.toarray()
-    rng, labels = np.random.default_rng(0), np.repeat([0, 1], 100)
-    counts = rng.poisson(drawn * np.exp(rng.normal(0.0, 0.5, (2, 60)))[labels])
-    fit = fit_log1p_nmf(counts, 4, batch=labels, init="nndsvd", n_jobs=1, max_iter=120)
-    assert fit.stopped == "converged"
-
-
 def test_effects_are_found_and_loadings_are_those_without_batches(fit):
     order = [fit.batches.names.index(name) for name in ("north", "east", "west")]
     off = np.log(fit.batches.effects[order] / EFFECTS)
@@ -107,11 +86,8 @@ def test_sizes_that_are_not_totals_leave_the_level_of_a_batch_to_its_features(si
     assert (np.diff(objective) <= 1e-9 * np.abs(objective[1:])).all()
 
 
-@pytest.mark.parametrize("c", [1.0, math.inf])
-@pytest.mark.parametrize("likelihood", ["exact", "adaptive"])
+@pytest.mark.parametrize(("c", "likelihood"), [(1.0, "exact"), (1.0, "adaptive"), (math.inf, "exact")])
 def test_a_converged_fit_has_converged_in_its_effects_too(c, likelihood):
-    if c == math.inf and likelihood == "adaptive":
-        likelihood = "chebyshev"
     first = fitted(c=c, likelihood=likelihood, max_iter=500, tol=1e-8)
     assert first.stopped == "converged"
     more = fitted(c=c, likelihood=likelihood, init=first, max_iter=1000, tol=0.0)
@@ -131,14 +107,11 @@ def test_effects_converge_with_dispersions_too(c):
     assert first.objective - more.objective < 1e-7 * abs(first.objective)
 
 
-@pytest.mark.parametrize("noise", ["poisson", "nb"])
-def test_the_objective_never_rises_and_includes_the_pull(noise):
-    found = fitted(noise=noise, max_iter=25)
+def test_the_objective_never_rises_and_includes_the_pull():
+    found = fitted(max_iter=25)
     objective = found.history["objective"]
-    if noise == "poisson":  # dispersions have a prior of their own, which changes
-        assert (np.diff(objective) <= 1e-9 * np.abs(objective[1:])).all()
-        assert found.objective == pytest.approx(found.batches.cost - found.log_likelihood, rel=1e-9)
-    assert "3 batches" in found.messages[-1]
+    assert (np.diff(objective) <= 1e-9 * np.abs(objective[1:])).all()
+    assert found.objective == pytest.approx(found.batches.cost - found.log_likelihood, rel=1e-9)
 
 
 def test_one_batch_is_no_batch_to_the_last_bit():
@@ -148,16 +121,13 @@ def test_one_batch_is_no_batch_to_the_last_bit():
     assert (one.batches.effects == 1.0).all()
 
 
-def test_batches_with_other_names_give_the_same_fit(fit):
+def test_batches_with_other_names_give_the_same_fit_and_other_forms_of_the_zeros_about_the_same(fit):
     other = fitted(batch=[{"north": 2, "east": 1, "west": 0}[name] for name in NAMES])
     assert (other.loadings == fit.loadings).all()
     assert (other.batches.effects == fit.batches.effects).all()
-
-
-@pytest.mark.parametrize("parameters", [{"likelihood": "adaptive"}, {"likelihood": "chebyshev"}])
-def test_other_forms_of_the_zeros_give_about_the_same_effects(fit, parameters):
-    found = fitted(**parameters)
-    assert np.median(np.abs(np.log(found.batches.effects / fit.batches.effects))) < 0.02
+    for likelihood in ("adaptive", "chebyshev"):
+        found = fitted(likelihood=likelihood)
+        assert np.median(np.abs(np.log(found.batches.effects / fit.batches.effects))) < 0.02
 
 
 def test_new_samples_of_a_known_batch_have_the_loadings_of_training(fit):
@@ -169,16 +139,10 @@ def test_new_samples_of_a_known_batch_have_the_loadings_of_training(fit):
     assert model.score(COUNTS, batch=NAMES) > model.score(COUNTS)
 
 
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {},
-        {"c": math.inf},
-        {"likelihood": "adaptive"},
-        {"noise": "nb", "dispersion": np.linspace(0.01, 0.5, M)},
-    ],
-    ids=lambda one: next(iter(one), "exact"),
-)
+DISPERSED = {"noise": "nb", "dispersion": np.linspace(0.01, 0.5, M)}
+
+
+@pytest.mark.parametrize("parameters", [{}, {"c": math.inf}, {"likelihood": "adaptive"}, DISPERSED])
 def test_a_streamed_fit_is_the_fit_of_the_whole(chunks_of, parameters):
     chunks = open_counts(chunks_of(sparse.csr_array(COUNTS), [0, 70, 160, N]))
     first = fitted(**parameters)
@@ -217,9 +181,8 @@ def test_renewed_effects_are_a_minimum(noise, c):
     batches = Batches.of(NAMES, COUNTS.shape, 3.0)
     problem = Problem(Counts.from_any(COUNTS), np.ones(N), ShiftedLog(c), noise=noise, batches=batches)
 
-    def objective(effects):
-        moved = Problem(problem.counts, problem.size_factors, problem.link, None, noise, effects)
-        return negative_log_likelihood(moved, loadings, factors) + effects.cost
+    def objective(batches):
+        return negative_log_likelihood(replace(problem, batches=batches), loadings, factors) + batches.cost
 
     found, gain = update_effects(problem, loadings, factors)
     assert objective(batches) - objective(found) == pytest.approx(gain, rel=1e-6)
@@ -231,12 +194,8 @@ def test_renewed_effects_are_a_minimum(noise, c):
         aside -= (aside @ weights)[:, None]
         moved = Batches(found.labels, found.effects * np.exp(aside), 3.0)
         assert objective(moved) > objective(found)
-    again, more = update_effects(
-        Problem(problem.counts, problem.size_factors, problem.link, None, noise, found), loadings, factors
-    )
+    _, more = update_effects(replace(problem, batches=found), loadings, factors)
     assert more <= 1e-5 * gain
-    assert mean_sums(problem, loadings, factors).shape == found.effects.shape
-    assert again.names == batches.names
 
 
 @pytest.mark.parametrize(
@@ -271,20 +230,11 @@ def test_a_continuous_column_is_not_a_batch(column):
     counts = np.random.default_rng(0).poisson(3.0, (60, 5))
     with pytest.raises(ValueError, match=r"numbers with 60 values in 60 samples; cut them into ranges"):
         fit_log1p_nmf(counts, 1, batch=column)
-    assert (
-        fit_log1p_nmf(counts, 1, batch=np.asarray(column).astype(str), max_iter=1, tol=1.0).batches.n_batches
-        == 60
-    )
-    assert fit_log1p_nmf(counts, 1, batch=np.arange(60) % 7, max_iter=1, tol=1.0).batches.n_batches == 7
+    for batch, n in ((np.asarray(column).astype(str), 60), (np.arange(60) % 7, 7)):
+        assert fit_log1p_nmf(counts, 1, batch=batch, max_iter=1, tol=1.0).batches.n_batches == n
 
 
-def test_a_number_that_coincides_with_batches_is_a_warning(fit):
-    age = np.unique(NAMES, return_inverse=True)[1] * 10.0 + 20.0
-    with pytest.warns(UserWarning, match="the number is the same in all samples of each batch"):
-        Log1pNMF.of(fit).usage(age, replicate=np.arange(N) % 6 + 10 * age)
-
-
-@pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
+@pytest.mark.parametrize("c", [0.1, math.inf])
 def test_batches_of_a_fit_without_deviance_are_told_without_a_share_of_it(c):
     fit = fit_log1p_nmf(np.tile([1, 2, 3, 5], (20, 1)), 3, c=c, batch=np.arange(20) % 4)
     assert any("4 batches: this fit leaves no deviance; features" in message for message in fit.messages)
@@ -294,6 +244,9 @@ def test_groups_that_coincide_with_batches_are_a_warning_where_groups_are_compar
     groups = np.where(NAMES == "west", "treated", "control")
     donors = np.arange(N) % 6
     assert confounded_groups(fit, np.resize(["a", "b"], N)) == []
+    age = np.unique(NAMES, return_inverse=True)[1] * 10.0 + 20.0
+    with pytest.warns(UserWarning, match="the number is the same in all samples of each batch"):
+        Log1pNMF.of(fit).usage(age, replicate=donors + 10 * age)
     with pytest.warns(UserWarning, match="'treated' is all of batch 'west'"):
         Log1pNMF.of(fit).usage(groups, replicate=np.char.add(groups, donors.astype(str)))
     page = write_report(tmp_path / "report.html", fit, groupby=groups, counts=COUNTS, evidence=[None])

@@ -31,7 +31,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
-@pytest.mark.parametrize("power", [-150, -60, -10, 10])
+@pytest.mark.parametrize("power", [-150, 10])
 def test_counts_of_another_scale_take_the_same_course(power, row_solver):
     options = {**IDENTITY, "init": "rank1", "row_solver": row_solver, "max_iter": 8, "tol": 0.0}
     with warnings.catch_warnings():
@@ -43,15 +43,11 @@ def test_counts_of_another_scale_take_the_same_course(power, row_solver):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_small_values_are_fitted_to_the_end(engine):
+def test_small_values_are_fitted_to_the_end_alone_and_beside_large_ones(engine):
     fit = fit_log1p_nmf(FEW * 1e-3, 3, engine=engine, **IDENTITY)
     assert fit.n_iter > 5
     assert fit.stopped == "converged"
     assert fit.kkt_residual < 1e-3
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_small_values_beside_large_ones(engine):
     mixed = np.c_[FEW, FEW[:, :10] * 1e-4]
     options = {"c": 1.0, "init": "rank1", "random_state": 0, "n_jobs": 1}
     fit = fit_log1p_nmf(mixed, 3, engine=engine, **options)
@@ -64,7 +60,7 @@ def test_small_values_beside_large_ones(engine):
 
 @pytest.mark.filterwarnings("ignore:n_components=2 is larger:UserWarning")
 @pytest.mark.parametrize("counts", [np.outer([1, 2, 3], [4, 5, 6]), np.eye(3) * 7, [[5]], np.full((4, 5), 2)])
-@pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
+@pytest.mark.parametrize("c", [0.1, math.inf])
 def test_where_nothing_is_left_to_gain_at_an_optimum_it_has_converged(counts, c):
     fit = fit_log1p_nmf(np.asarray(counts), 2, c=c, tol=0.0, random_state=0, max_iter=5000)
     assert fit.converged
@@ -72,16 +68,12 @@ def test_where_nothing_is_left_to_gain_at_an_optimum_it_has_converged(counts, c)
     assert fit.kkt_residual <= STATIONARY
 
 
-@pytest.mark.parametrize(
-    ("ugly", "parameters"),
-    [("rows", {"likelihood": "chebyshev"}), ("columns", {"likelihood": "chebyshev", "l1": 5.0})],
-)
-def test_nothing_is_converged_while_an_update_of_the_size_factors_gains(ugly, parameters):
+@pytest.mark.parametrize(("size", "l1"), [((12, 1), 0.0), ((1, 10), 5.0)], ids=["rows", "columns"])
+def test_nothing_is_converged_while_an_update_of_the_size_factors_gains(size, l1):
     """Rows and columns of very different size: going on far below the tolerance gains next to nothing."""
     rng = np.random.default_rng(0)
-    rates = rng.gamma(0.5, 1.0, (24, 2)) @ rng.gamma(0.5, 2.0, (2, 20))
-    size = {"rows": (24, 1), "columns": (1, 20)}[ugly]
-    options = {"size_factors": "fit", "init": "nndsvd", "n_jobs": 1, **parameters}
+    rates = rng.gamma(0.5, 1.0, (12, 2)) @ rng.gamma(0.5, 2.0, (2, 10))
+    options = {"size_factors": "fit", "init": "nndsvd", "n_jobs": 1, "likelihood": "chebyshev", "l1": l1}
     counts = rng.poisson(rates * 10.0 ** rng.uniform(-1.0, 2.0, size))
     fit = fit_log1p_nmf(counts, 2, **options)
     more = fit_log1p_nmf(counts, 2, **{**options, "init": fit, "tol": 1e-12})
@@ -129,7 +121,7 @@ def test_a_fit_that_was_cut_off_does_not_contradict_itself(likelihood):
     options = {"random_state": 0, "tol": tol, "likelihood": likelihood, "n_jobs": 1}
     whole = fit_log1p_nmf(Y, 3, **options)
     n_cut = 0
-    for max_iter in range(1, whole.n_iter):
+    for max_iter in range(1, whole.n_iter, 2):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             fit = fit_log1p_nmf(Y, 3, max_iter=max_iter, **options)

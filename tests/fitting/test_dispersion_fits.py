@@ -1,4 +1,4 @@
-"""Fits that find their dispersions: what is gained, what never rises, going on later, and every face."""
+"""Fits that find their dispersions, and noise="auto": which noise predicts held-out counts better."""
 
 import math
 
@@ -7,14 +7,19 @@ import numpy as np
 import pytest
 
 import log1pnmf as lp
+from log1pnmf._common.archive import read_archive, write_archive
 from log1pnmf.analysis import match_factors
+from log1pnmf.fitting import fit_counts as noise_choice
 from log1pnmf.fitting.checkpoint import load_checkpoint
+from log1pnmf.fitting.fit_counts import asked_again
 from log1pnmf.fitting.summary import levelled
 from log1pnmf.model.dispersion import update_dispersions
 from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 
 OPTIONS = {"noise": "nb", "tol": 1e-6}
+QUICK = {"c": math.inf, "init": "nndsvd", "max_iter": 30, "tol": 1e-5}
+pytestmark = pytest.mark.filterwarnings("ignore:not converged")
 
 
 @pytest.fixture(scope="module")
@@ -44,23 +49,16 @@ def test_a_fit_finds_its_dispersions(drawn, fits, kind, c):
 
 @pytest.mark.parametrize("kind", ["feature", "shared"])
 @pytest.mark.parametrize("c", [1.0, math.inf])
-def test_the_objective_falls_between_renewals(fits, kind, c):
+def test_the_objective_falls_between_updates_and_what_dispersions_gain_is_a_gain(fits, kind, c):
+    """Log-likelihood that is gained where dispersions are updated stays, what the prior changes does not."""
     history = fits[kind, c].history
     change, looked = np.diff(history["objective"]), np.isnan(history["relative_change"][1:])
     assert looked.sum() > 1
     assert (change[~looked] <= 0.0).all()
     np.testing.assert_array_equal(np.diff(history["iteration"])[looked], 0)  # the same point, looked at again
     assert change[looked].min() < -10.0  # with the first dispersions
-
-
-@pytest.mark.parametrize("kind", ["feature", "shared"])
-@pytest.mark.parametrize("c", [1.0, math.inf])
-def test_what_dispersions_gain_is_a_gain(fits, kind, c):
-    """Log-likelihood that is gained where dispersions are renewed stays, what the prior changes does not."""
-    history = fits[kind, c].history
     rows, objective = levelled(history)
     assert (np.diff(objective) <= 1e-9 * np.abs(objective[1:])).all()
-    looked = np.isnan(history["relative_change"][1:])
     iterations, renewals = -np.diff(history["objective"])[~looked], -np.diff(history["loss"])[looked]
     gain = iterations.sum() + renewals[renewals > 0.0].sum()
     assert objective[0] - objective[-1] == pytest.approx(gain)
@@ -79,24 +77,19 @@ def test_dispersions_and_factors_belong_together_in_the_end(drawn, fits, kind):
     np.testing.assert_allclose(again.dispersion, fit.dispersion, rtol=0.1)
 
 
-PARTS = ("dispersion", "prior.centre", "prior.freedom", "prior.level", "prior.spread")
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_forged_noise_in_a_checkpoint_is_refused(drawn, tmp_path, part):
-    from log1pnmf._common.archive import read_archive, write_archive
-
-    path = tmp_path / "state"
-    stop = [lambda iteration: iteration.index == 8]
+def test_forged_noise_in_a_checkpoint_is_refused(drawn, tmp_path):
+    path, stop = tmp_path / "state", [lambda iteration: iteration.index == 8]
     lp.fit_log1p_nmf(drawn.counts[:16, :12], 2, checkpoint=path, callbacks=stop, **OPTIONS)
-    assert load_checkpoint(path).progress.changed.noise.prior is not None
+    assert load_checkpoint(path).progress.last.noise.prior is not None
     arrays, metadata = read_archive(path, kind="checkpoint")
-    if part == "prior.spread":
-        metadata["changed"]["noise"]["prior"]["spread"] = math.nan
-    else:
-        arrays[f"changed.noise.{part}"] = arrays[f"changed.noise.{part}"] * math.nan
+    for part in ("dispersion", "prior.centre", "prior.freedom", "prior.level"):
+        name = f"last.noise.{part}"
+        write_archive(path, {**arrays, name: arrays[name] * math.nan}, metadata)
+        with pytest.raises(ValueError, match=rf"{part.split('.')[-1]}.* must be"):
+            load_checkpoint(path)
+    metadata["last"]["noise"]["prior"]["spread"] = math.nan
     write_archive(path, arrays, metadata)
-    with pytest.raises(ValueError, match=rf"{part.split('.')[-1]}.* must be|checkpoint that is incomplete"):
+    with pytest.raises(ValueError, match="spread must be positive"):
         load_checkpoint(path)
 
 
@@ -160,3 +153,69 @@ def test_every_face_fits_it(drawn, tmp_path, capsys):
         np.testing.assert_array_equal(fit.dispersion, expected.dispersion)
         np.testing.assert_array_equal(fit.factors, expected.factors)
     assert "dispersion the same for all features" in model.summary()
+
+
+# ---------- noise="auto"
+
+
+def scattered(dispersion, seed=0):
+    rng = np.random.default_rng(seed)
+    means = 3.0 * rng.dirichlet(np.full(3, 0.3), 60) @ rng.gamma(1.0, 2.0, (3, 40))
+    if dispersion:
+        means = means * rng.gamma(1.0 / dispersion, dispersion, means.shape)
+    return rng.poisson(means)
+
+
+def choosing(counts, noise, **options):
+    return lp.fit_log1p_nmf(counts, 3, noise=noise, **QUICK, **options)
+
+
+@pytest.mark.parametrize(("dispersion", "expected"), [(0.0, "poisson"), (0.5, "nb")])
+def test_the_data_choose_and_the_fit_is_the_same_as_with_that_noise(dispersion, expected):
+    counts = scattered(dispersion)
+    fit, named = choosing(counts, "auto"), choosing(counts, expected)
+    assert (fit.asked.noise, fit.settings.noise) == ("auto", expected)
+    assert (fit.loadings == named.loadings).all()
+    assert (fit.factors == named.factors).all()
+    assert (fit.dispersion is None) == (expected == "poisson")
+    name = {"poisson": "Poisson", "nb": "negative binomial"}[expected]
+    assert f"noise='auto' took {name} noise" in lp.Log1pNMF.of(fit).summary()
+
+
+def test_poisson_counts_are_hardly_ever_called_overdispersed():
+    took = [choosing(scattered(0.0, seed), "auto").settings.noise for seed in range(1, 5)]
+    assert took.count("poisson") >= 3
+
+
+def test_it_is_kept_in_files_and_not_asked_again_where_a_fit_is_repeated(tmp_path):
+    fit = choosing(scattered(0.5), "auto", dispersion="shared")
+    fit.save(tmp_path / "fit.npz")
+    again = lp.Fit.load(tmp_path / "fit.npz")
+    assert (again.asked.noise, again.settings.noise, again.messages) == ("auto", "nb", fit.messages)
+    assert asked_again(again)[0].noise == "nb"
+    assert len(np.unique(fit.dispersion)) == 1
+    poisson = choosing(scattered(0.0), "auto", dispersion="shared")
+    assert asked_again(poisson)[0].noise == "poisson"
+
+
+def test_some_samples_of_many_are_enough(monkeypatch):
+    monkeypatch.setattr(noise_choice, "FEWEST_SAMPLES", 30)
+    monkeypatch.setattr(noise_choice, "MOST_ENTRIES", 1)
+    batch, sizes = np.repeat(["a", "b"], 30), np.linspace(0.5, 1.5, 60)
+    fit = choosing(scattered(0.5), "auto", batch=batch, size_factors=sizes, l1=1.0)
+    assert "held-out counts of 30 samples" in fit.messages[0]
+    assert fit.settings.noise == "nb"
+
+
+def test_counts_in_chunks():
+    fit = choosing(lp.open_counts(scattered(0.5)), "auto")
+    assert (fit.settings.engine, fit.settings.noise) == ("streaming", "nb")
+
+
+def test_what_cannot_be_chosen_is_refused():
+    with pytest.raises(ValueError, match="use noise='nb' to give one"):
+        choosing(scattered(0.5), "auto", dispersion=0.3)
+    with pytest.raises(ValueError, match="whole numbers"), pytest.warns(UserWarning, match="counts"):
+        choosing(scattered(0.5) * 0.5, "auto")
+    with pytest.raises(ValueError, match="supports Poisson noise only; with noise='auto'"):
+        choosing(scattered(0.5), "auto", likelihood="chebyshev")

@@ -32,7 +32,7 @@ Y = simulated()
 QUICK = {"tol": 1e-6, "random_state": 0, "n_jobs": 1}
 
 
-@pytest.mark.parametrize("c", [1e-6, 1e-3, 1.0, 1e4, 1e8, math.inf])
+@pytest.mark.parametrize("c", [1e-6, 1.0, 1e8, math.inf])
 @pytest.mark.parametrize("likelihood", ["exact", "chebyshev", "adaptive"])
 def test_what_is_reported_is_true(c, likelihood):
     fit = fit_log1p_nmf(Y, 3, c=c, likelihood=likelihood, **QUICK)
@@ -77,8 +77,7 @@ def test_likelihood_auto():
     assert (fit.asked.likelihood, fit.settings.likelihood) == ("chebyshev", "exact")
 
 
-@pytest.mark.parametrize("c", [1e-3, 1.0, 1e3, math.inf])
-@pytest.mark.parametrize("likelihood", ["exact", "chebyshev"])
+@pytest.mark.parametrize(("c", "likelihood"), [(1e-3, "exact"), (1.0, "chebyshev"), (math.inf, "exact")])
 def test_l1_gives_exact_zeros_and_memberships(c, likelihood):
     plain = fit_log1p_nmf(Y, 3, c=c, likelihood=likelihood, **QUICK)
     fit = fit_log1p_nmf(Y, 3, c=c, likelihood=likelihood, l1=2.0, **QUICK)
@@ -89,13 +88,6 @@ def test_l1_gives_exact_zeros_and_memberships(c, likelihood):
     loss = -(fit.log_likelihood if fit.approximate_log_likelihood is None else fit.approximate_log_likelihood)
     assert fit.objective == pytest.approx(loss + 2.0 * fit.factors[:, 1:].sum(), rel=1e-10)
     assert (np.diff(fit.history["objective"]) <= 0).all()
-
-
-def test_a_huge_penalty_leaves_the_baseline():
-    fit = fit_log1p_nmf(Y, 3, c=1.0, l1=1e6, **QUICK)
-    np.testing.assert_array_equal(fit.factors[:, 1:], 0.0)
-    alone = fit_log1p_nmf(Y, 1, c=1.0, **QUICK)
-    assert fit.log_likelihood == pytest.approx(alone.log_likelihood, rel=1e-4)
 
 
 def test_restarts_keep_the_best():
@@ -119,21 +111,14 @@ def test_a_fit_goes_on_from_where_it_was():
         assert second.converged
 
 
-@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
-def test_extrapolation_is_left_to_newton(row_solver):
-    fit = fit_log1p_nmf(Y, 3, row_solver=row_solver, init="random", **QUICK)
-    assert (fit.history["beta"] > 0).any() == (row_solver == "newton")
+SIZES = np.linspace(0.5, 2.0, 60)
+TOTALS = np.maximum(Y.sum(axis=1), 1e-300) / Y.sum(axis=1).mean()
 
 
-def test_size_factors():
-    sizes = np.linspace(0.5, 2.0, 60)
-    for given, expected in (
-        ("total", Y.sum(axis=1) / Y.sum(axis=1).mean()),
-        ("none", np.ones(60)),
-        (sizes, sizes),
-    ):
-        fit = fit_log1p_nmf(Y, 2, size_factors=given, **QUICK)
-        np.testing.assert_allclose(fit.size_factors, np.where(expected > 0, expected, 1.0))
+@pytest.mark.parametrize(("given", "expected"), [("total", TOTALS), ("none", np.ones(60)), (SIZES, SIZES)])
+def test_size_factors(given, expected):
+    fit = fit_log1p_nmf(Y, 2, size_factors=given, init="rank1", **QUICK)
+    np.testing.assert_allclose(fit.size_factors, np.where(expected > 1e-9, expected, 1.0))
 
 
 def test_empty_rows_and_columns_are_said_and_zero():
@@ -172,9 +157,8 @@ def test_callbacks_see_every_iteration_and_can_stop():
     assert "stopped by a callback after 4 iterations" in fit.messages
 
 
-@pytest.mark.parametrize("verbose", [1, True])
-def test_verbose_shows_a_bar(capsys, verbose):
-    fit_log1p_nmf(Y, 2, n_init=2, verbose=verbose, **QUICK)
+def test_verbose_shows_a_bar(capsys):
+    fit_log1p_nmf(Y, 2, n_init=2, verbose=1, **QUICK)
     out, err = capsys.readouterr()
     assert out == ""
     for words in ("searching for a start:", "fitting, start 1 of 2:", "fitting, start 2 of 2:"):
@@ -193,19 +177,16 @@ def test_more_factors_than_memory_holds_are_refused_before_any_work(engine):
     assert fit_log1p_nmf(Y, 40, engine=engine, init="rank1", tol=1e-2).n_components == 40
 
 
-def test_an_interrupt_keeps_the_fit_so_far():
+@pytest.mark.parametrize("n_init", [1, 3])
+def test_an_interrupt_keeps_the_fit_so_far(n_init):
     def press(iteration):
         if iteration.index == 3:
             raise KeyboardInterrupt
 
     with pytest.warns(RuntimeWarning, match="interrupted after 3 iterations"):
-        fit = fit_log1p_nmf(Y, 3, callbacks=[press], init="random", **QUICK)
+        fit = fit_log1p_nmf(Y, 3, callbacks=[press], init="random", n_init=n_init, **QUICK)
     assert not fit.converged
-    assert fit.n_iter == 3
-    assert fit.log_likelihood is None
-    with pytest.warns(RuntimeWarning, match="interrupted"):
-        fit = fit_log1p_nmf(Y, 3, callbacks=[press], n_init=3, init="random", **QUICK)
-    assert np.isfinite(fit.loadings).all()
+    assert (fit.n_iter, fit.log_likelihood) == (3, None)
 
 
 def test_ctrl_c_is_answered_within_an_iteration():
@@ -214,7 +195,7 @@ def test_ctrl_c_is_answered_within_an_iteration():
         import numpy as np
         from log1pnmf import fit_log1p_nmf
         rng = np.random.default_rng(0)
-        y = rng.poisson(0.3, size=(500, 500))
+        y = rng.poisson(0.3, size=(300, 300))
         seen, pressed = [], []
         def press():
             pressed.append(seen[-1])
@@ -245,7 +226,7 @@ def test_a_poor_approximation_is_said_and_adaptive_zeros_repair_it():
 
 
 def test_what_holds_large_arrays_is_shown_in_one_line():
-    counts = np.random.default_rng(0).poisson(2.0, (40, 30))
+    counts = np.random.default_rng(0).poisson(2.0, (20, 15))
     fit = lp.fit_log1p_nmf(counts, 2, tol=1e-4)
     found = lp.select(counts, 2, 1.0, n_folds=2, n_starts=1, tol=1e-4)
     for shown in (fit, lp.analysis.markers(fit, counts), found):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
-from log1pnmf._common.archive import read_archive, write_archive
+from log1pnmf._common.archive import making_whole, read_archive, write_archive
+from log1pnmf._common.checks import random_from_parts, random_parts
 from log1pnmf.fitting import checkpoint
 
 rng = np.random.default_rng(0)
@@ -120,10 +121,9 @@ def use_model(path):
     model.set_params(init=model.fit_).fit(Y)
 
 
-@pytest.mark.parametrize("options", [{}, {"size_factors": np.linspace(0.5, 2, 9), "c": 2.0}])
-def test_forged_models(tmp_path, options):
+def test_forged_models(tmp_path):
     path = tmp_path / "model"
-    ignored(Log1pNMF(**OPTIONS, **options).fit, Y).save(path)
+    ignored(Log1pNMF(**OPTIONS, size_factors=np.linspace(0.5, 2, 9), c=2.0).fit, Y).save(path)
     outcomes = used_or_refused(path, use_model, sample=19)
     assert outcomes["used"] >= 8
     assert outcomes["refused"] >= 35
@@ -139,6 +139,9 @@ def test_a_file_decides_nothing_about_threads_paths_and_engines(tmp_path):
         write_archive(path, arrays, {**metadata, group: {**metadata[group], **own}})
         with pytest.raises(ValueError, match="holds a fit that is incomplete"):
             Log1pNMF.load(path)
+    write_archive(path, {**arrays, "factors": arrays["factors"][:, :1]}, metadata)
+    with pytest.raises(ValueError, match=r"model holds .*factors must be .*got float64 of shape \(7, 1\)"):
+        Log1pNMF.load(path)
     named = {group: {**metadata[group], "engine": "torch"} for group in ("settings", "asked")}
     write_archive(path, arrays, {**metadata, **own, **named})
     model = Log1pNMF.load(path)
@@ -149,51 +152,25 @@ def test_a_file_decides_nothing_about_threads_paths_and_engines(tmp_path):
     assert not victim.exists()
 
 
-def test_the_message_names_the_file_and_what_is_wrong(tmp_path):
-    path = tmp_path / "model"
-    ignored(Log1pNMF(**OPTIONS).fit, Y).save(path)
-    arrays, metadata = read_archive(path)
-    write_archive(path, {**arrays, "factors": arrays["factors"][:, :1]}, metadata)
-    with pytest.raises(
-        ValueError,
-        match=r"model holds a fit that is incomplete \(factors must be float64 of shape \(7, 2\), "
-        r"got float64 of shape \(7, 1\)\); save it again",
-    ):
-        Log1pNMF.load(path)
-
-
-def stopped_at(number):
-    """Stop a fit at the n-th iteration that it shows."""
-    left = [number]
-
-    def stop(iteration):
-        left[0] -= 1
-        return left[0] < 0
-
-    return stop
-
-
-@pytest.mark.parametrize("number", [4, 17])
-def test_forged_checkpoints(tmp_path, number):
-    path = tmp_path / "checkpoint"
-    ignored(fit_log1p_nmf, Y, checkpoint=path, callbacks=[stopped_at(number)], **CHECKPOINT)
-    assert (read_archive(path)[1]["best"] is not None) == (number == 17)
+def test_forged_checkpoints(tmp_path):
+    path, seen = tmp_path / "checkpoint", []
+    stop = [lambda iteration: seen.append(iteration) or len(seen) > 17]
+    ignored(fit_log1p_nmf, Y, checkpoint=path, callbacks=stop, **CHECKPOINT)
+    assert read_archive(path)[1]["best"] is not None  # in the second start
     outcomes = used_or_refused(path, lambda path: fit_log1p_nmf(Y, resume=path, **CHECKPOINT), sample=51)
     assert outcomes["used"] >= 3
     assert outcomes["refused"] >= 20
 
 
 @pytest.mark.parametrize("bits", [np.random.MT19937, np.random.Philox])
-def test_forged_random_numbers(tmp_path, bits):
-    path, options = tmp_path / "checkpoint", {**CHECKPOINT, "random_state": np.random.Generator(bits(0))}
-    ignored(fit_log1p_nmf, Y, checkpoint=path, callbacks=[stopped_at(4)], **options)
-    (arrays, metadata), outcomes = read_archive(path), {"used": 0, "refused": 0}
+def test_forged_random_numbers(bits):
+    parts, outcomes = random_parts(np.random.Generator(bits(0))), {"used": 0, "refused": 0}
     more = ({"array": ["a"], "dtype": "S100000000"}, {"array": [1], "dtype": "u8"})
-    for number, place in enumerate(places(metadata["random"])):
-        for value in (..., *VALUES[:8], *more)[number % 3 :: 3]:
-            write_archive(path, arrays, changed(metadata, ("random", *place), value))
+    for place in places(parts):
+        for value in (..., *VALUES, *more):
             try:
-                rng = checkpoint.load_checkpoint(path).rng
+                with making_whole("it", "start again"):
+                    rng = random_from_parts(changed(parts, place, value))
             except ValueError:
                 outcomes["refused"] += 1
             else:
@@ -203,27 +180,22 @@ def test_forged_random_numbers(tmp_path, bits):
     assert outcomes["used"] > 0
 
 
-@pytest.mark.parametrize("make", ["text", "empty", "npz", "model", "fifo"])
+MAKERS = {
+    "text": lambda path: path.write_text("a,b\n1,2\n"),
+    "empty": lambda path: path.touch(),
+    "npz": lambda path: [np.savez(f"{path}.npz", metadata=np.zeros(3)), os.rename(f"{path}.npz", path)],
+    "model": lambda path: ignored(Log1pNMF(**OPTIONS).fit, Y).save(path),
+    "fifo": os.mkfifo,
+}
+
+
+@pytest.mark.parametrize("make", MAKERS)
 def test_a_checkpoint_is_only_written_over_a_checkpoint(tmp_path, make):
     path, worked = tmp_path / "mydata.csv", []
-    if make == "text":
-        path.write_text("a,b\n1,2\n")
-    elif make == "empty":
-        path.touch()
-    elif make == "npz":
-        with open(path, "wb") as file:
-            np.savez(file, metadata=np.zeros(3))
-    elif make == "model":
-        ignored(Log1pNMF(**OPTIONS).fit, Y).save(path)
-    else:
-        os.mkfifo(path)
+    MAKERS[make](path)
     before = None if make == "fifo" else path.read_bytes()
-    for fit in (
-        lambda: fit_log1p_nmf(Y, checkpoint=path, callbacks=[worked.append], **OPTIONS),
-        lambda: Log1pNMF(**OPTIONS).fit(Y, checkpoint=path, callbacks=[worked.append]),
-    ):
-        with pytest.raises(FileExistsError, match=r"mydata.csv, but the file there is not a checkpoint"):
-            fit()
+    with pytest.raises(FileExistsError, match=r"mydata.csv, but the file there is not a checkpoint"):
+        fit_log1p_nmf(Y, checkpoint=path, callbacks=[worked.append], **OPTIONS)
     assert worked == []
     assert before is None or path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["mydata.csv"]
@@ -247,19 +219,15 @@ def test_what_is_put_there_during_the_fit_stays(tmp_path, monkeypatch):
 
 
 def test_files_that_cannot_be(tmp_path):
-    def fitted(**options):
-        return ignored(fit_log1p_nmf, Y, **{**OPTIONS, **options})
-
-    with pytest.raises(FileNotFoundError, match=r"resume is .*none, but there is no such file"):
-        fitted(resume=tmp_path / "none")
-    with pytest.raises(FileNotFoundError, match=r"checkpoint is .* no folder"):
-        fitted(checkpoint=tmp_path / "none" / "file")
     (tmp_path / "foreign").write_bytes(b"no")
-    with pytest.raises(ValueError, match="foreign is damaged"):
-        fitted(resume=tmp_path / "foreign")
-    fitted().save(tmp_path / "fit")
-    with pytest.raises(ValueError, match="holds a fit, not a checkpoint"):
-        fitted(resume=tmp_path / "fit")
+    ignored(fit_log1p_nmf, Y, **OPTIONS).save(tmp_path / "fit")
     write_archive(tmp_path / "part", {}, {"kind": "checkpoint"})
-    with pytest.raises(ValueError, match="holds a checkpoint that is incomplete"):
-        fitted(resume=tmp_path / "part")
+    for how, error, message in (
+        ({"resume": tmp_path / "none"}, FileNotFoundError, r"resume is .*none, but there is no such file"),
+        ({"checkpoint": tmp_path / "none" / "file"}, FileNotFoundError, r"checkpoint is .* no folder"),
+        ({"resume": tmp_path / "foreign"}, ValueError, "foreign is damaged"),
+        ({"resume": tmp_path / "fit"}, ValueError, "holds a fit, not a checkpoint"),
+        ({"resume": tmp_path / "part"}, ValueError, "holds a checkpoint that is incomplete"),
+    ):
+        with pytest.raises(error, match=message):
+            fit_log1p_nmf(Y, **OPTIONS, **how)

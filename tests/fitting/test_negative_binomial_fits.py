@@ -101,13 +101,10 @@ def test_new_samples_are_held_against_the_noise(counts, fit):
 
 
 def test_features_without_factors_keep_the_dispersions_of_the_others(counts):
-    y = counts.copy()
+    y, used, options = counts.copy(), np.delete(np.arange(6), 1), {"c": math.inf, "noise": "nb", "tol": 1e-5}
     y[:, 1] = 0
-    fit = lp.fit_log1p_nmf(y, 1, c=math.inf, noise="nb", dispersion=PHI, max_iter=100, tol=1e-5)
-    used = np.delete(np.arange(6), 1)
-    alone = lp.fit_log1p_nmf(
-        y[:, used], 1, c=math.inf, noise="nb", dispersion=PHI[used], max_iter=100, tol=1e-5
-    )
+    fit = lp.fit_log1p_nmf(y, 1, dispersion=PHI, **options)
+    alone = lp.fit_log1p_nmf(y[:, used], 1, dispersion=PHI[used], **options)
     np.testing.assert_allclose(project(fit, y).loadings, project(alone, y[:, used]).loadings, rtol=1e-4)
 
 
@@ -136,26 +133,18 @@ def test_a_test_part_is_scored_given_its_training_part(counts, fit):
     assert np.isfinite(heldout_log_likelihood(fit, train, test + 1, test_fraction=share)).all()
 
 
-def test_a_model_from_a_file_has_it_as_a_parameter(tmp_path, fit):
-    fit.save(tmp_path / "fit.npz")
-    model = lp.Log1pNMF.load(tmp_path / "fit.npz")
-    assert model.noise == "nb"
-    np.testing.assert_array_equal(model.dispersion, PHI)
-    np.testing.assert_array_equal(model.dispersion_, PHI)
-
-
-@pytest.mark.parametrize("forged", ["missing", "extra", "negative", "short"])
-def test_forged_dispersions_are_refused(counts, fit, forged):
+def test_forged_dispersions_are_refused(counts, fit):
     arrays, metadata = fit.to_parts()
-    if forged == "missing":
-        del arrays["dispersion"]
-    elif forged == "extra":
-        poisson = lp.fit_log1p_nmf(counts, 2)
-        arrays, metadata = poisson.to_parts()
-        arrays["dispersion"] = PHI
-    else:
-        arrays["dispersion"] = -PHI if forged == "negative" else PHI[1:]
-    with pytest.raises(ValueError, match=r"noise is|dispersion must be|a fit must have dispersion"):
+    poisson, about = lp.fit_log1p_nmf(counts, 2, init="rank1").to_parts()
+    for own, dispersion, others, message in (
+        (arrays, -PHI, metadata, "dispersion must be"),
+        (arrays, PHI[1:], metadata, "dispersion must be"),
+        (poisson, PHI, about, "settings must go with the other parts"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Fit.from_parts({**own, "dispersion": dispersion}, others)
+    del arrays["dispersion"]
+    with pytest.raises(ValueError, match="must have dispersion"):
         Fit.from_parts(arrays, metadata)
 
 
@@ -176,7 +165,10 @@ def test_anndata_keeps_it(counts, tmp_path):
     assert lp.as_fit(adata).dispersion is None
 
 
-def test_r_lists_keep_it(counts, fit, tmp_path):
+def test_files_and_r_lists_keep_it(counts, fit, tmp_path):
+    fit.save(tmp_path / "fit.npz")
+    model = lp.Log1pNMF.load(tmp_path / "fit.npz")
+    assert (model.noise, model.dispersion.tolist()) == ("nb", PHI.tolist())
     write_r_list(fit, tmp_path / "r", counts=counts)
     again = read_r_list(tmp_path / "r")
     np.testing.assert_array_equal(again.dispersion, PHI)
@@ -190,13 +182,13 @@ def test_r_lists_keep_it(counts, fit, tmp_path):
     [
         ({"noise": "negative"}, "noise must be one of 'poisson', 'nb', 'auto', got 'negative'"),
         ({"dispersion": PHI}, "dispersion is used by noise='nb' only"),
-        ({"dispersion": "shared"}, "dispersion is used by noise='nb' only"),
         ({"noise": "nb", "dispersion": "features"}, "dispersion must be one of .* did you mean 'feature'"),
         ({"noise": "nb", "dispersion": PHI[1:]}, "one for each of the 6 features; got shape"),
         ({"noise": "nb", "dispersion": -PHI}, "dispersion must be finite and not negative, got -0.2 at"),
         ({"noise": "nb", "dispersion": ["a"] * 6}, "dispersion must be numbers"),
         ({"noise": "nb", "likelihood": "chebyshev"}, "likelihood='chebyshev' supports Poisson noise only"),
         ({"noise": "nb", "row_solver": "coordinate"}, "row_solver must be 'newton' with noise='nb'"),
+        ({"likelihood": "adaptive", "row_solver": "coordinate"}, "needs row_solver='newton'"),
     ],
 )
 def test_refusals(counts, options, message):

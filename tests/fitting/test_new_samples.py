@@ -1,4 +1,4 @@
-"""Loadings of new samples: their prior, what they predict, and batches of their own."""
+"""Loadings of new samples and factors of new features, with the rest of a fit as it is."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,8 @@ import pytest
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.counts import Counts, split_counts
-from log1pnmf.fitting.new_samples import NewSamples, new_size_factors, prior_counts, project
+from log1pnmf.fitting.new_features import extend_features
+from log1pnmf.fitting.new_samples import NewSamples, new_size_factors, of_features, prior_counts, project
 from log1pnmf.model.predict import score_parts
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -22,8 +23,7 @@ def simulated(seed=0, depth=1.0, efficiency=1.0):
     return rng.poisson(depth * efficiency * (loadings @ factors.T)), loadings
 
 
-@pytest.mark.parametrize("c", [1.0, math.inf])
-@pytest.mark.parametrize("noise", ["poisson", "nb"])
+@pytest.mark.parametrize(("c", "noise"), [(1.0, "poisson"), (math.inf, "poisson"), (1.0, "nb")])
 @pytest.mark.parametrize("depth", [1.0, 0.1])
 def test_no_worse_than_one_factor(c, noise, depth):
     old, new = Counts.from_any(simulated()[0]), Counts.from_any(simulated(1, depth)[0])
@@ -84,3 +84,50 @@ def test_a_batch_of_its_own():
     few = project(fit, new[:10], batch="new platform")  # too few samples to estimate effects
     assert (few.batches.effects == 1.0).all()
     assert len(true) == len(own.loadings)
+
+
+# ---------- new features
+
+NAMES = np.array([f"g{j}" for j in range(40)], dtype=object)
+
+
+def counted(noise="poisson"):
+    rng = np.random.default_rng(0)
+    means = rng.dirichlet(np.full(3, 0.3), 200) @ rng.gamma(0.5, 10.0, (3, 40))
+    if noise == "nb":
+        means *= rng.gamma(1.0 / 0.3, 0.3, means.shape)
+    return replace(Counts.from_any(rng.poisson(means)), feature_names=NAMES)
+
+
+@pytest.mark.parametrize("options", [{}, {"noise": "nb"}, {"batch": np.arange(200) % 2}, {"l1": 2.0}])
+@pytest.mark.parametrize("c", [1.0, math.inf])
+def test_the_same_as_in_a_fit_of_all(c, options):
+    counts = counted(options.get("noise"))
+    fit = fit_log1p_nmf(counts, 3, c=c, tol=1e-10, max_iter=200, **options)
+    some = of_features(fit, np.arange(40)[::-2].copy())
+    found = extend_features(some, counts, n_jobs=1)
+    assert found.feature_names.tolist() == NAMES.tolist()
+    assert (found.factors[1::2] == fit.factors[1::2]).all()
+    tight = 0.02 if options.keys() & {"noise", "batch"} else 1e-3
+    np.testing.assert_allclose(found.factors, fit.factors, atol=tight * fit.factors.max())
+    if fit.dispersion is not None:
+        assert np.median(np.abs(np.log(found.dispersion / fit.dispersion))[::2]) < 0.2
+    if fit.batches is not None:
+        np.testing.assert_allclose(found.batches.effects, fit.batches.effects, rtol=0.1)
+    assert "20 features were fitted, and 20 were added given the loadings" in found.messages[0]
+    assert found.log_likelihood is None
+
+
+def test_what_cannot_be_added():
+    counts = counted()
+    fit = fit_log1p_nmf(counts, 3, tol=1e-3)
+    masked = fit_log1p_nmf(counts, 3, mask=np.arange(40)[None] % 2 == 0, tol=1e-3)
+    other = replace(counts, feature_names=np.array(["x", *NAMES[1:]], dtype=object))
+    for one, given, message in (
+        (masked, counts, "cannot be added to a fit with fixed_factors or a mask"),
+        (fit, Counts.from_any(counts.to_scipy()[:5]), "must be of the 200 samples of the fit, got 5"),
+        (fit, other, "1 features of the fit are not in the counts"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            extend_features(one, given)
+    assert extend_features(fit, counts) is fit

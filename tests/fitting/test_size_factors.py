@@ -58,11 +58,6 @@ def test_no_size_can_be_better_than_the_fitted_ones(counts, fit):
     assert np.ptp(slope) < 0.02 * counts.sum(axis=1).mean()
 
 
-def test_fitted_sizes_are_not_the_totals_where_programmes_change_totals(counts, fit):
-    total = counts.sum(axis=1) / counts.sum(axis=1).mean()
-    assert np.median(np.abs(np.log(fit.size_factors / total))) > 0.02
-
-
 def test_depth_is_told_from_programmes_that_change_totals():
     """Samples of one programme leave open how deep they are; that depth does not depend on it decides."""
     y, true = drawn(shape=(60, 40))
@@ -105,8 +100,10 @@ def test_selection_between_values_of_c_says_that_totals_are_poor(counts):
     found = lp.select(counts, [3], [0.1, 1.0], **options)
     assert "Totals are poor size factors here" in found.judgement.reasons[-1]
     assert "poor size factors" in str(found)
-    fitted = lp.select(counts, [3], [0.1, 1.0], size_factors="fit", **options)
-    assert "poor size factors" not in str(fitted)
+    for holdout in ("counts", "samples"):
+        fitted = lp.select(counts, [2], [1.0, np.inf], size_factors="fit", holdout=holdout, **options)
+        assert np.isfinite(fitted.scores).all()
+        assert "poor size factors" not in str(fitted)
 
 
 @pytest.mark.gpu
@@ -127,13 +124,8 @@ def test_forged_sizes_in_a_checkpoint_are_refused(counts, tmp_path):
     path = tmp_path / "state"
     lp.fit_log1p_nmf(counts, 3, checkpoint=path, callbacks=[lambda it: it.index == 5], **OPTIONS)
     arrays, metadata = read_archive(path, kind="checkpoint")
-    write_archive(path, {**arrays, "changed.size_factors": -arrays["changed.size_factors"]}, metadata)
+    write_archive(path, {**arrays, "last.size_factors": -arrays["last.size_factors"]}, metadata)
     with pytest.raises(ValueError, match="size_factors"):
-        load_checkpoint(path)
-    del arrays["changed.size_factors"]
-    metadata["changed"]["size_factors"] = None
-    write_archive(path, arrays, metadata)
-    with pytest.raises(ValueError, match="size factors are not those of the settings"):
         load_checkpoint(path)
 
 
@@ -152,15 +144,12 @@ def test_without_counts_a_sample_keeps_its_size(counts, likelihood):
     assert np.isfinite(fit.size_factors).all()
 
 
-def test_at_the_identity_sizes_are_the_totals(counts):
+def test_at_the_identity_sizes_are_the_totals_and_counts_in_chunks_are_refused(counts):
     options = {**OPTIONS, "c": np.inf}
     fit = lp.fit_log1p_nmf(counts, 2, **options)
     total = lp.fit_log1p_nmf(counts, 2, **{**options, "size_factors": "total"})
     np.testing.assert_array_equal(fit.loadings, total.loadings)
     assert any("at c=inf the loadings absorb any size" in message for message in fit.messages)
-
-
-def test_counts_in_chunks_are_refused(counts):
     with pytest.raises(ValueError, match="size_factors='fit' needs counts in memory"):
         lp.fit_log1p_nmf(lp.open_counts(counts), 2, size_factors="fit")
 
@@ -172,10 +161,3 @@ def test_new_samples_get_sizes_as_the_fit_had_them(counts, fit):
     model = lp.Log1pNMF(3, **OPTIONS).fit(counts)
     assert model.score(counts) > model.score(counts, size_factors="total")
     assert model.transform(counts, return_std=True)[1].shape == fit.loadings.shape
-
-
-def test_selection_fits_sizes(counts):
-    options = {"n_folds": 2, "n_starts": 1, "tol": 1e-4, "random_state": 0, "n_jobs": 1}
-    for holdout in ("counts", "samples"):
-        found = lp.select(counts, [2], [1.0, np.inf], size_factors="fit", holdout=holdout, **options)
-        assert np.isfinite(found.scores).all()

@@ -12,7 +12,7 @@ from log1pnmf._common.checks import PATIENCE, shown_after
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.callbacks import History, ProgressBar, TimeLimit
-from log1pnmf.fitting.solver import Extrapolation, Stopping, alternate, solve_loadings
+from log1pnmf.fitting.solver import Extrapolation, Stopping, alternate, solve_side
 from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.objective import gradients, kkt_residual, negative_log_likelihood
 from log1pnmf.model.problem import Bounds, Constraint, Problem
@@ -42,12 +42,12 @@ def run(problem, loadings, factors, *, max_iter=30, extrapolated=True, **options
     return list(alternate(engine, loadings, factors, extrapolation=schedule, max_iter=max_iter, **options))
 
 
-@pytest.mark.parametrize("extrapolated", [False, True])
 @pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
 @pytest.mark.parametrize("penalised", [False, True])
 @pytest.mark.parametrize(("c", "kind"), FORMS)
-def test_the_objective_never_rises_and_is_that_of_the_point(c, kind, row_solver, penalised, extrapolated):
+def test_the_objective_never_rises_and_is_that_of_the_point(c, kind, row_solver, penalised):
     problem, loadings, factors = example(c, kind)
+    extrapolated = row_solver == "newton"
     penalty = np.array([0.0, 2.0, 2.0]) if penalised else np.zeros(K)
     upper = 1.0 if penalised else math.inf
     iterations = run(
@@ -82,13 +82,6 @@ def test_it_converges_to_a_point_where_the_gradients_vanish(c, kind):
     assert last.kkt_residual < min(1e-5, 1e-3 * first.kkt_residual)
 
 
-def test_a_run_is_the_same_without_residuals():
-    start = example(1.0)
-    with_them, without = run(*start, max_iter=8), run(*start, max_iter=8, residuals=False)
-    assert [one.objective for one in without] == [one.objective for one in with_them]
-    assert all(math.isnan(one.kkt_residual) for one in without)
-
-
 def test_extrapolation_is_faster():
     problem, loadings, factors = example(1.0)
     plain = run(problem, loadings, factors, extrapolated=False, max_iter=200)[-1].objective
@@ -110,7 +103,7 @@ def test_transposed_problem_has_the_same_answer(c):
     )
 
 
-@pytest.mark.parametrize(("c", "kind"), FORMS)
+@pytest.mark.parametrize(("c", "kind"), FORMS[1:])
 def test_permuting_samples_permutes_loadings(c, kind):
     problem, loadings, factors = example(c, kind)
     order = np.random.default_rng(1).permutation(40)
@@ -151,25 +144,15 @@ def test_any_state_goes_on_with_the_same_bits(c, kind, row_solver):
             assert one.kkt_residual == other.kkt_residual
 
 
-def test_approximate_is_exact_for_huge_c():
-    fits = []
-    for kind in (None, "chebyshev"):
-        problem, loadings, factors = example(1e6, kind)
-        fits.append(run(problem, loadings, factors, max_iter=200)[-1])
-    assert fits[0].loss == pytest.approx(fits[1].loss, rel=1e-9)
-    means = [it.loadings @ it.factors.T for it in fits]
-    np.testing.assert_allclose(means[0], means[1], atol=1e-5 * means[0].max())
-
-
-@pytest.mark.parametrize("kind", [None, "chebyshev"])
-def test_the_identity_is_the_limit_of_large_c(kind):
+def test_the_identity_is_the_limit_of_large_c_exact_or_not():
     means = []
-    for c, how in ((1e8, kind), (math.inf, None)):
-        problem, loadings, factors = example(c, how)
+    for c, kind in ((math.inf, None), (1e8, None), (1e8, "chebyshev")):
+        problem, loadings, factors = example(c, kind)
         last = run(problem, loadings, factors, max_iter=3000)[-1]
         means.append(problem.link.mean(last.loadings @ last.factors.T))
-    # both fits end where a gain is below the last bit of the objective: the means are known to its root
-    np.testing.assert_allclose(means[0], means[1], rtol=1e-5, atol=1e-5)
+    # all fits end where a gain is below the last bit of the objective: the means are known to its root
+    for other in means[1:]:
+        np.testing.assert_allclose(means[0], other, rtol=1e-5, atol=1e-5)
 
 
 def test_engines_agree():
@@ -185,7 +168,7 @@ def test_loadings_for_given_factors(c, kind):
     problem, loadings, factors = example(c, kind)
     last = run(problem, loadings, factors, max_iter=500)[-1]
     start = np.tile(last.loadings.mean(axis=0), (40, 1))
-    found, converged = solve_loadings(NativeEngine(problem, 1), start, last.factors)
+    found, converged = solve_side(NativeEngine(problem, 1), "loadings", start, last.factors)
     assert converged
     eta = last.loadings @ last.factors.T
     np.testing.assert_allclose(found @ last.factors.T, eta, rtol=1e-3, atol=1e-3 * eta.max())
@@ -194,19 +177,6 @@ def test_loadings_for_given_factors(c, kind):
 def iteration(index=0, **values):
     problem, loadings, factors = example(1.0)
     return replace(run(problem, loadings, factors, max_iter=1)[0], index=index, **values)
-
-
-def test_schedule():
-    schedule = Extrapolation(warm_up=1)
-    assert schedule.beta == 0.0
-    schedule = schedule.accepted()
-    assert schedule.beta == 0.5
-    for _ in range(50):
-        schedule = schedule.accepted()
-    assert schedule.beta == 1.0
-    schedule = schedule.rejected()
-    assert schedule.beta == 1.0 / 1.5
-    assert schedule.ceiling == 1.0
 
 
 def test_stopping_needs_some_in_a_row_and_no_restart():
@@ -236,17 +206,15 @@ def test_a_plateau_is_no_optimum():
 
 
 def test_history_is_a_table():
-    problem, loadings, factors = example(1.0, "chebyshev")
-    history = History()
+    history, iterations = History(), run(*example(1.0, "chebyshev"), max_iter=3)
     assert history.table()["iteration"].shape == (0,)
-    iterations = run(problem, loadings, factors, max_iter=3)
     for it in iterations:
         history(it)
     table = history.table()
+    History.check(table)
     np.testing.assert_array_equal(table["iteration"], range(4))
     np.testing.assert_array_equal(table["log_likelihood"], [-it.loss for it in iterations])
     assert set(table["likelihood"]) == {"approximate"}
-    assert {"loss", "objective", "relative_change", "kkt_residual", "beta", "seconds"} < set(table)
 
 
 def test_time_limit():
@@ -259,17 +227,7 @@ def test_time_limit():
         TimeLimit(0)
 
 
-def test_a_terminal_shows_a_bar_on_standard_error(capsys, monkeypatch):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with ProgressBar(7, "exact") as bar:
-        bar(iteration(3))
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "3/7" in err
-    assert "exact" in err
-
-
-def test_by_default_only_long_work_in_a_terminal_shows_a_bar(capsys, monkeypatch):
+def test_only_long_work_in_a_terminal_shows_a_bar_on_standard_error(capsys, monkeypatch):
     monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     assert (shown_after(None), shown_after(0), shown_after(1)) == (None, None, 0.0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
@@ -280,7 +238,9 @@ def test_by_default_only_long_work_in_a_terminal_shows_a_bar(capsys, monkeypatch
     for after in (1000.0, 0.0):
         with ProgressBar(7, "fitting", after) as bar:
             bar(iteration(3))
-        assert ("fitting" in capsys.readouterr().err) == (after == 0.0)
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert ("fitting" in err) == ("3/7" in err) == (after == 0.0)
 
 
 def test_a_log_file_gets_one_line_for_each_phase(capsys, monkeypatch):

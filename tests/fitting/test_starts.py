@@ -14,7 +14,7 @@ from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
-SHIFTS = [1e-6, 1e-3, 1.0, 1e4, math.inf]
+SHIFTS = [1e-6, 1.0, math.inf]
 
 
 def engine_for(c, kind=None, *, n=60, m=50, seed=0):
@@ -56,22 +56,16 @@ def test_seeds_decide(init):
 
 
 @pytest.mark.parametrize("c", SHIFTS)
-def test_tiny_columns_do_not_change_the_fit(c):
+def test_tiny_columns_do_not_change_the_fit_of_rank_one(c):
     engine = engine_for(c)
-    baseline = rank_one(engine, as_random(0))
-    start = initialize(engine, 5, "rank1", as_random(0))
-    np.testing.assert_array_equal(start[0][:, :1], baseline[0])
-    assert engine.loss(*start) == pytest.approx(engine.loss(*baseline), rel=1e-9)
-
-
-def test_rank_one_is_the_optimum_that_is_known():
-    engine = engine_for(math.inf)  # row sum times column sum over total
     loadings, factors = rank_one(engine, as_random(0))
-    counts = engine.problem.counts
-    expected = np.outer(counts.row_sums, counts.by_column.row_sums()) / counts.total
-    np.testing.assert_allclose(
-        engine.problem.size_factors[:, None] * (loadings @ factors.T), expected, rtol=1e-3, atol=1e-6
-    )
+    start = initialize(engine, 5, "rank1", as_random(0))
+    np.testing.assert_array_equal(start[0][:, :1], loadings)
+    assert engine.loss(*start) == pytest.approx(engine.loss(loadings, factors), rel=1e-9)
+    if c == math.inf:  # the optimum is known
+        counts, sizes = engine.problem.counts, engine.problem.size_factors[:, None]
+        expected = np.outer(counts.row_sums, counts.by_column.row_sums()) / counts.total
+        np.testing.assert_allclose(sizes * (loadings @ factors.T), expected, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("c", SHIFTS)
@@ -85,17 +79,10 @@ def test_the_fitted_total_is_that_of_the_counts(c, init):
 
 
 def test_nndsvd_does_not_densify():
-    n, m = 30_000, 40_000  # 9.6 GB if it did
-    rng = np.random.default_rng(0)
-    y = sparse.csr_array(
-        (np.ones(50_000, dtype=np.float32), (rng.integers(n, size=50_000), rng.integers(m, size=50_000))),
-        shape=(n, m),
-    )
+    y = sparse.random_array((30_000, 40_000), density=4e-5, rng=0).ceil()  # 9.6 GB if it did
     counts, link = Counts.from_any(y), ShiftedLog(1.0)
     problem = Problem(counts, counts.size_factors("none"), link, quadratic(link))
-    loadings, factors = initialize(NativeEngine(problem, 1), 2, "nndsvd", as_random(0))
-    assert loadings.shape == (n, 2)
-    assert factors.shape == (m, 2)
+    assert initialize(NativeEngine(problem, 1), 2, "nndsvd", as_random(0))[0].shape == (30_000, 2)
 
 
 def test_a_good_start_is_taken_as_it_is():
@@ -137,20 +124,13 @@ def test_impossible_counts_are_lifted():
     assert (loadings @ factors.T > 0).all()
 
 
-def test_copies_are_told_apart():
+def test_copies_are_told_apart_and_columns_that_are_zero_on_both_sides_come_alive():
     engine = engine_for(1.0)
-    loadings, factors = initialize(engine, 1, "random", as_random(0))
-    loadings, factors = np.repeat(loadings, 3, axis=1), np.repeat(factors, 3, axis=1)
+    start = initialize(engine, 1, "random", as_random(0))
+    loadings, factors = (np.c_[np.repeat(one, 3, axis=1), np.zeros(len(one))] for one in start)
     adapted, others = adapt_start(engine.problem, loadings, factors, as_random(0))
-    assert len(np.unique(adapted, axis=1).T) == 3
-    np.testing.assert_allclose(adapted, loadings, rtol=0.11)
-    np.testing.assert_allclose(others, factors, rtol=0.11)
-
-
-def test_columns_that_are_zero_on_both_sides_come_alive():
-    engine = engine_for(1.0)
-    loadings, factors = initialize(engine, 3, "random", as_random(0))
-    loadings[:, 2] = factors[:, 2] = 0.0
-    adapted, others = adapt_start(engine.problem, loadings, factors, as_random(0))
-    assert adapted[:, 2].any()
-    assert others[:, 2].any()
+    assert len(np.unique(adapted, axis=1).T) == 4
+    np.testing.assert_allclose(adapted[:, :3], loadings[:, :3], rtol=0.11)
+    np.testing.assert_allclose(others[:, :3], factors[:, :3], rtol=0.11)
+    assert adapted[:, 3].any()
+    assert others[:, 3].any()

@@ -1,5 +1,7 @@
 """Adaptive zeros: which are visited, the quadratics of the others, and how far these are off."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -86,7 +88,7 @@ def test_two_coefficients_have_room_in_one_double(seed):
     for k in (1, 2, 4):
         np.testing.assert_array_equal(zeros.quadratics[:, k], zeros.quadratics[:, k].astype(np.float32))
     np.testing.assert_array_equal(zeros.quadratics[:, [0, 3]], given[:, [0, 3]])
-    again = zeros.with_exposure(np.zeros((6, 2)))
+    again = replace(zeros, exposure=np.zeros((6, 2)))
     np.testing.assert_array_equal(again.quadratics, zeros.quadratics)
 
 
@@ -95,7 +97,7 @@ def test_patterns():
     indptr = np.concatenate(([0], np.cumsum(there.sum(axis=1)))).astype(np.int64)
     pattern = Pattern(there.shape, indptr, np.nonzero(there)[1].astype(np.int32))
     np.testing.assert_array_equal(pattern.to_dense(slice(2, 6)), there[2:6])
-    other = pattern.transpose()
+    other = pattern.transposed
     np.testing.assert_array_equal(other.to_dense(slice(0, 5)), there.T)
     assert (other.nnz, other.indices.dtype) == (there.sum(), np.int32)
     assert Pattern.empty((3, 4)).nnz == 0

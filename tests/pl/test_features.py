@@ -53,13 +53,10 @@ class TestScatter:
         assert overlaps(ax.texts) == []
 
     def test_chosen_features(self, shown, ax):
-        pl.factor_scatter(shown, 0, 3, highlight=["gene4", "gene17"], ax=ax)
-        assert {text.get_text() for text in ax.texts} == {"gene4", "gene17"}
-        np.testing.assert_array_equal(ax.collections[1].get_offsets(), shown.factors[[4, 17]][:, [0, 3]])
-
-    def test_named_points_have_the_colour_of_the_factor_they_are_more_in(self, shown, ax):
         pl.factor_scatter(shown, 1, 2, highlight=["gene3", "gene6"], ax=ax)
-        colors = factor_colors(shown.n_components)
+        assert {text.get_text() for text in ax.texts} == {"gene3", "gene6"}
+        np.testing.assert_array_equal(ax.collections[1].get_offsets(), shown.factors[[3, 6]][:, [1, 2]])
+        colors = factor_colors(shown.n_components)  # each has that of the factor in which it is larger
         sides = [1 if shown.factors[j, 1] >= shown.factors[j, 2] else 2 for j in (3, 6)]
         faces = [tuple(face[:3]) for face in ax.collections[1].get_facecolors()]
         assert faces == [to_rgb(colors[side]) for side in sides]
@@ -103,10 +100,6 @@ class TestTopFeatures:
         expected = np.maximum(ranking.log2_fold_change[rows], 0.0)
         np.testing.assert_allclose(np.asarray(ax.images[0].get_array()), expected)
 
-    def test_chosen_factors(self, shown, figure):
-        pl.top_features(shown, factors=[3, 1], figure=figure)
-        assert [ax.get_title(loc="left") for ax in figure.axes] == ["k3", "k1"]
-
     @pytest.mark.parametrize("kind", ["bars", "heatmap"])
     def test_features_that_are_markers(self, figure, kind):
         rng = np.random.default_rng(0)
@@ -121,32 +114,27 @@ class TestTopFeatures:
         with pytest.raises(ValueError, match="pass those of the same fit"):
             pl.top_features(Log1pNMF(3, tol=1e-3, random_state=0).fit(counts), markers=found, figure=figure)
 
-    def test_other_names(self, shown, figure):
-        pl.top_features(shown, factors=[0], feature_names=[f"word{j}" for j in range(30)], figure=figure)
+    def test_chosen_factors_and_other_names(self, shown, figure):
+        pl.top_features(shown, factors=[3, 1], feature_names=[f"word{j}" for j in range(30)], figure=figure)
+        assert [ax.get_title(loc="left") for ax in figure.axes] == ["k3", "k1"]
         assert all(text.get_text().startswith("word") for text in figure.axes[0].get_yticklabels())
         with pytest.raises(ValueError, match="one name for each of the 30"):
             pl.top_features(shown, feature_names=["a"], figure=figure)
-
-    def test_kinds(self, shown):
         with pytest.raises(ValueError, match="kind must be one of 'bars', 'heatmap', got 'pie'"):
             pl.top_features(shown, kind="pie")
 
 
 class TestSpread:
-    @pytest.mark.parametrize("seed", range(5))
-    def test_is_apart_inside_and_in_order(self, seed):
-        wanted = np.sort(np.random.default_rng(seed).random(8))
+    def test_is_apart_inside_and_in_order(self):
+        wanted = np.sort(np.random.default_rng(0).random(8))
         moved = spread(wanted, 0.1, (0.0, 1.0))
         assert (np.diff(moved) >= 0.1 - 1e-12).all()
         assert moved[0] >= -1e-12
         assert moved[-1] <= 1.0 + 1e-12
 
-    def test_leaves_alone_what_is_apart(self):
-        wanted = [0.1, 0.5, 0.9]
-        np.testing.assert_allclose(spread(wanted, 0.2, (0.0, 1.0)), wanted)
-
     def test_takes_what_room_there_is(self):
         np.testing.assert_allclose(spread([0.5] * 5, 1.0, (0.0, 1.0)), [0, 0.25, 0.5, 0.75, 1.0])
+        np.testing.assert_allclose(spread([0.1, 0.5, 0.9], 0.2, (0.0, 1.0)), [0.1, 0.5, 0.9])
 
 
 class TestVolcano:

@@ -41,19 +41,14 @@ def columns_of(arrangement, width):
 
 
 class TestPixels:
-    def test_stacks_are_as_high_as_the_sums_of_loadings(self, shown, labels, ax):
-        pl.structure(shown, labels, ax=ax)
-        order = arrange(shown.loadings, labels)
-        heights = column_heights(ax)
-        at = columns_of(order, len(heights))
-        np.testing.assert_allclose(heights[at], shown.loadings[order.order].sum(axis=1), atol=0.01)
-
     def test_every_colour_is_as_high_as_its_loading(self, shown, labels, ax):
         pl.structure(shown, labels, ax=ax)
         order = arrange(shown.loadings, labels)
         at = columns_of(order, ax.images[0].get_array().shape[1])
         drawn = factor_heights(ax, factor_colors(shown.n_components), at)
         np.testing.assert_allclose(drawn, shown.loadings[order.order], atol=0.02)
+        sums = shown.loadings[order.order].sum(axis=1)
+        np.testing.assert_allclose(column_heights(ax)[at], sums, atol=0.01)
 
     def test_nothing_is_drawn_between_groups(self, shown, labels, ax):
         pl.structure(shown, labels, ax=ax)
@@ -65,11 +60,6 @@ class TestPixels:
         assert (heights[~inside] == 0).all()
         assert (heights[inside] > 0).all()
         assert 0 < (~inside).sum() < 0.05 * len(heights)
-
-    def test_shares_fill_the_height(self, shown, labels, ax):
-        pl.structure(shown, labels, heights="shares", ax=ax)
-        heights = column_heights(ax)
-        np.testing.assert_allclose(heights[heights > 0], 1.0, atol=0.01)
 
     def test_shares_are_those_of_the_whole_signal(self, shown, labels, ax):
         pl.structure(shown, labels, heights="shares", factors=[2, 1], ax=ax)
@@ -93,9 +83,8 @@ class TestPixels:
         red = (pixels[:, :, 0] * pixels[:, :, 3])[pixels[:, :, 3] > 0].sum() / 400
         assert red == pytest.approx(0.003, abs=2e-4)
 
-    @pytest.mark.parametrize("factors", [[2, 1], ["k2", "k1"]])
-    def test_chosen_factors_only(self, shown, labels, ax, factors):
-        pl.structure(shown, labels, factors=factors, ax=ax)
+    def test_chosen_factors_only(self, shown, labels, ax):
+        pl.structure(shown, labels, factors=["k2", 1], ax=ax)
         assert [text.get_text() for text in ax.get_legend().get_texts()] == ["k1", "k2"]
         order = arrange(shown.loadings, labels)
         heights = column_heights(ax)
@@ -110,11 +99,7 @@ class TestPixels:
         assert places[0, 0] == pytest.approx(0.0, abs=1e-12)
         assert places[-1, 1] == pytest.approx(1.0)
         assert (places[1:, 0] > places[:-1, 1]).all()
-
-    def test_many_groups_stay_in_order(self):
-        places = group_places([1] * 300).ravel()
-        assert (np.diff(places) > 0).all()
-        assert places[-1] == pytest.approx(1.0)
+        assert (np.diff(group_places([1] * 300).ravel()) > 0).all()
 
 
 class TestAround:
@@ -164,12 +149,6 @@ class TestAround:
             figure.clear()
         assert counts[0] == counts[1] < 40
 
-    @pytest.mark.slow
-    def test_a_hundred_thousand_samples(self, figure):
-        shown = fit_of_arrays(np.random.default_rng(0).random((100_000, 15)), np.ones((5, 15)), 1.0)
-        ax = pl.structure(shown, np.arange(100_000) % 14, max_samples=None, ax=figure.subplots())
-        assert len(ax.images) == 1
-
     def test_refusals(self, shown, labels, ax):
         with pytest.raises(ValueError, match="heights must be one of 'loadings', 'shares', got 'sum'"):
             pl.structure(shown, heights="sum", ax=ax)
@@ -184,17 +163,10 @@ class TestByGroup:
         pl.loadings_by_group(shown, labels, ax=ax)
         expected = shown.loadings.reshape(3, 20, 4).mean(axis=1)
         np.testing.assert_allclose(np.asarray(ax.images[0].get_array()), expected)
+        numbers = np.array([float(text.get_text()) for text in ax.texts]).reshape(3, 4)
+        np.testing.assert_allclose(numbers, expected, atol=0.0051)
         assert [text.get_text() for text in ax.get_yticklabels()] == ["alpha (20)", "beta (20)", "gamma (20)"]
         assert [text.get_text() for text in ax.get_xticklabels()] == ["k0", "k1", "k2", "k3"]
-
-    def test_numbers_in_cells_are_the_means(self, shown, labels, ax):
-        pl.loadings_by_group(shown, labels, ax=ax)
-        numbers = np.array([float(text.get_text()) for text in ax.texts]).reshape(3, 4)
-        np.testing.assert_allclose(numbers, np.asarray(ax.images[0].get_array()), atol=0.0051)
-
-    def test_labels_have_to_fit(self, shown, ax):
-        with pytest.raises(ValueError, match="one label for each of the 60 samples, got 2"):
-            pl.loadings_by_group(shown, ["a", "b"], ax=ax)
 
 
 class TestNumbers:

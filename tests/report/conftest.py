@@ -2,7 +2,6 @@
 
 import json
 import re
-import warnings
 
 import numpy as np
 import pytest
@@ -54,13 +53,6 @@ def models(counts):
         model = Log1pNMF(3, c=c, likelihood=likelihood, init="nndsvd", tol=1e-7, random_state=0, n_jobs=1)
         fits.append(model.fit(counts))
     return fits
-
-
-@pytest.fixture(scope="session")
-def stopped_early(counts):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return Log1pNMF(3, c=1.0, likelihood="exact", tol=1e-12, max_iter=3, random_state=0).fit(counts)
 
 
 @pytest.fixture(scope="session")

@@ -82,18 +82,17 @@ def test_opens_without_trouble_and_fits_the_window(opened, width, scheme):
     assert tab.inner_text("h1").startswith("Test <b>&amp;</b> </title>")
 
 
-def test_numbers_sort_by_size_in_both_directions(opened):
+def test_numbers_sort_by_size_and_texts_by_alphabet_in_both_directions(opened):
     tab = opened(1280)
     tab.click("details:has(#factor-table-0) > summary")
     before = values(tab, "factor-table-0", 1)
+    rows = "rows => rows.map(row => row.textContent.replace(/\\s+/g, ' ')).sort()"
+    together = tab.eval_on_selector_all("#factor-table-0 tbody tr", rows)
     assert press_head(tab, "factor-table-0", 1) == "descending"
     assert values(tab, "factor-table-0", 1) == sorted(before, reverse=True)
     assert press_head(tab, "factor-table-0", 1) == "ascending"
     assert values(tab, "factor-table-0", 1) == sorted(before)
-
-
-def test_texts_sort_by_alphabet_in_both_directions(opened):
-    tab = opened(1280)
+    assert tab.eval_on_selector_all("#factor-table-0 tbody tr", rows) == together
     tab.click("details:has(#feature-table-0) > summary")
     before = column(tab, "feature-table-0", 2)
     genes = [name for name in before if name.startswith("gene")]
@@ -104,21 +103,6 @@ def test_texts_sort_by_alphabet_in_both_directions(opened):
     again = [name for name in column(tab, "feature-table-0", 2) if name.startswith("gene")]
     assert again == after[::-1]
     assert tab.get_attribute("#feature-table-0 thead th:nth-child(1)", "aria-sort") == "none"
-
-
-def test_rows_stay_together_when_sorted(opened):
-    tab = opened(1280)
-    tab.click("details:has(#matches) > summary")
-    rows = "rows => rows.map(row => row.textContent.replace(/\\s+/g, ' '))"
-    before = tab.eval_on_selector_all("#matches tbody tr", rows)
-    press_head(tab, "matches", 2)
-    after = tab.eval_on_selector_all("#matches tbody tr", rows)
-    assert sorted(after) == sorted(before)
-
-
-def test_filter_leaves_what_matches(opened):
-    tab = opened(1280)
-    tab.click("details:has(#feature-table-0) > summary")
     tab.fill("#factors-0 input[type=search]", "GENE7")
     shown = tab.eval_on_selector_all(
         "#feature-table-0 tbody tr:not([hidden])", "rows => rows.map(row => row.cells[2].textContent)"
@@ -186,31 +170,23 @@ def heights(tab, model=0):
     )
 
 
-def test_bars_are_the_loadings_stacked(opened, models):
-    tab = opened(1280)
+def test_bars_are_the_loadings_stacked_all_or_one_of_them_or_shares(opened, models, embedded, page):
+    tab, data = opened(1280), embedded(page)
     drawn = heights(tab)
     tops = models[0].loadings_.cumsum(axis=1).max(axis=0)[::-1]  # the whole stack is drawn first
     measured = [height for _, height in drawn]
     assert [height / measured[0] for height in measured] == pytest.approx(list(tops / tops[0]), abs=0.01)
-
-
-def test_pressing_a_factor_shows_only_it(opened, embedded, page):
-    tab, data = opened(1280), embedded(page)
     tab.locator(".legend").nth(0).locator("button").nth(2).click()
     assert [color for color, _ in heights(tab)] == [data["models"][0]["colors"][2]]
     assert len(heights(tab, model=1)) == 3
     tab.locator(".legend").nth(0).locator("button").nth(2).click()
     assert len(heights(tab)) == 3
-
-
-def test_shares_fill_the_whole_height(opened):
-    tab = opened(1280)
     tab.check("input[value=shares]")
     full = tab.eval_on_selector(".canvas svg", "svg => svg.querySelectorAll('.tick')[0].getBBox().y - 8")
     assert heights(tab)[0][1] == pytest.approx(full, abs=1.0)
 
 
-def test_plot_follows_the_window(opened):
+def test_plot_follows_the_window_and_all_that_can_be_pressed_has_a_name(opened):
     tab = opened(1280)
     wide = tab.get_attribute(".canvas svg", "viewBox")
     tab.set_viewport_size({"width": 390, "height": 800})
@@ -218,20 +194,9 @@ def test_plot_follows_the_window(opened):
         "wide => document.querySelector('.canvas svg').getAttribute('viewBox') !== wide", arg=wide
     )
     assert tab.evaluate("document.documentElement.scrollWidth") == 390
-
-
-def test_everything_that_can_be_pressed_has_a_name(opened):
-    tab = opened(1280)
     nameless = tab.eval_on_selector_all(
         "button, input, [tabindex], svg[role=img]",
         "all => all.filter(one => !(one.textContent.trim() || one.getAttribute('aria-label')"
         " || (one.labels && one.labels.length))).length",
     )
-    assert nameless == 0
-    without_scope = tab.locator("th:not([scope])").count()
-    assert without_scope == 0
-
-
-def test_prints(opened):
-    tab = opened(1280)
-    assert tab.pdf(format="A4").startswith(b"%PDF")
+    assert nameless == tab.locator("th:not([scope])").count() == 0

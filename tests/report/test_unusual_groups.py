@@ -32,6 +32,7 @@ def test_a_table_of_many_groups_is_folded_and_few_are_named(adata, tmp_path):
     assert "<summary>Mean loading by cluster (40 groups)</summary>" in text
     sentence = text.split("Used by ")[1].split(".")[0]
     assert sentence.count("cluster") <= 3
+    assert "Mean loading by" not in page(adata, tmp_path)
 
 
 def test_a_scale_is_four_ranges_with_the_same_digits(adata, tmp_path):
@@ -52,10 +53,6 @@ def test_a_scale_is_four_ranges_with_the_same_digits(adata, tmp_path):
 )
 def test_ranges_have_three_digits(values, first):
     assert quarters(values).names[0] == first
-
-
-def test_without_groups_there_is_no_table_of_them(adata, tmp_path):
-    assert "Mean loading by" not in page(adata, tmp_path)
 
 
 def test_symbols_are_shown_for_identifiers(adata, tmp_path):

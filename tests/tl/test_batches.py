@@ -18,7 +18,7 @@ def data():
     return adata
 
 
-def test_batches_come_from_a_column_and_come_back(tmp_path):
+def test_batches_come_from_a_column_and_come_back_and_other_samples_name_theirs(tmp_path):
     adata = data()
     lp.tl.log1p_nmf(adata, 1, batch_key="donor", max_iter=10)
     fit = lp.as_fit(adata)
@@ -28,17 +28,7 @@ def test_batches_come_from_a_column_and_come_back(tmp_path):
     again = lp.as_fit(anndata.read_h5ad(tmp_path / "adata.h5ad"))
     assert (again.batches.effects == fit.batches.effects).all()
     assert (again.batches.labels == fit.batches.labels).all()
-
-
-def test_other_samples_name_their_batch():
-    adata = data()
-    lp.tl.log1p_nmf(adata, 1, batch_key="donor", max_iter=10)
     new = data()[:5].copy()
     lp.tl.transform(new, adata, batch_key="donor")
     plain = lp.tl.transform(new, adata, copy=True)
     assert np.abs(new.obsm["X_log1p_nmf"] - plain.obsm["X_log1p_nmf"]).max() > 1e-3
-
-
-def test_a_column_that_is_not_there_is_named():
-    with pytest.raises(KeyError, match=r"batch_key: .*obs has no column 'chip'"):
-        lp.tl.log1p_nmf(data(), 2, batch_key="chip")

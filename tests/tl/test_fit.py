@@ -9,7 +9,6 @@ from scipy import sparse
 
 import log1pnmf as lp
 from log1pnmf import Log1pNMF
-from log1pnmf.fitting.fit import Keys
 
 FAST = {"tol": 1e-4, "n_jobs": 1, "init": "nndsvd"}
 
@@ -28,18 +27,15 @@ def test_result_is_that_of_the_estimator(adata, expected):
     np.testing.assert_array_equal(loadings(adata), expected.loadings_)
     np.testing.assert_array_equal(adata.varm["log1p_nmf"], expected.components_.T)
     about = adata.uns["log1p_nmf"]
-    assert about["c"] == 1.0
-    assert about["n_components"] == 3
+    assert (about["c"], about["n_components"], about["converged"], about["layer"]) == (1.0, 3, True, "X")
     assert about["log_likelihood"] == expected.log_likelihood_
-    assert about["converged"] is True
     assert about["kkt_residual"] == expected.kkt_residual_
-    assert about["layer"] == "X"
     np.testing.assert_array_equal(about["size_factors"], expected.fit_.size_factors)
     np.testing.assert_array_equal(about["history"]["loss"], expected.history_["loss"])
     assert about["versions"]["log1pnmf"] == lp.__version__
 
 
-@pytest.mark.parametrize("convert", [sparse.csc_matrix, lambda X: X.toarray(), sparse.csr_matrix])
+@pytest.mark.parametrize("convert", [sparse.csc_matrix, lambda X: X.toarray()])
 def test_any_storage_gives_the_same(adata, expected, convert):
     adata.X = convert(adata.X)
     lp.tl.log1p_nmf(adata, 3, **FAST)
@@ -57,13 +53,14 @@ def test_copy_leaves_the_original_alone(adata):
     assert [list(adata.varm), list(adata.uns)] == [["programmes"]] * 2
 
 
-@pytest.mark.parametrize(
-    ("key", "error", "words"),
-    [("a/b", ValueError, "without '/'"), ("", ValueError, "name"), (3, TypeError, "int")],
-)
-def test_bad_keys_are_refused(key, error, words):
-    with pytest.raises(error, match=words):
-        Keys(key)
+def test_other_things_and_bad_keys_are_refused(cells):
+    with pytest.raises(TypeError, match="must be an AnnData object, got csr_"):
+        lp.tl.log1p_nmf(cells.X, 2)
+    with pytest.raises(TypeError, match=r"got str; read the file first, with anndata.read_h5ad"):
+        lp.tl.log1p_nmf("cells.h5ad", 2)
+    for key, error, words in (("a/b", ValueError, "without '/'"), (3, TypeError, "int")):
+        with pytest.raises(error, match=words):
+            lp.tl.log1p_nmf(cells, 2, key_added=key)
 
 
 def test_counts_layer_is_used_and_said_where_x_is_not_counts(adata, expected, caplog):
@@ -125,13 +122,6 @@ def test_bad_masks_are_refused_and_nothing_is_written(adata, mask, error, words)
     assert not adata.obsm
 
 
-def test_other_things_are_refused(cells):
-    with pytest.raises(TypeError, match="must be an AnnData object, got csr_"):
-        lp.tl.log1p_nmf(cells.X, 2)
-    with pytest.raises(TypeError, match=r"got str; read the file first, with anndata.read_h5ad"):
-        lp.tl.log1p_nmf("cells.h5ad", 2)
-
-
 def test_view_becomes_an_object_of_its_own(adata, caplog):
     view = adata[10:60]
     lp.tl.log1p_nmf(view, 2, **FAST)
@@ -142,13 +132,12 @@ def test_view_becomes_an_object_of_its_own(adata, caplog):
     np.testing.assert_array_equal(loadings(view), alone.loadings_)
 
 
-@pytest.mark.parametrize("storage", ["csr", "csc", "dense"])
-@pytest.mark.parametrize("mask", [None, "even"])
+@pytest.mark.parametrize(("storage", "mask"), [("csr", "even"), ("csc", None), ("dense", "even")])
 def test_data_in_a_file_are_read_in_blocks(adata, tmp_path, monkeypatch, storage, mask):
     adata.X = {"csr": adata.X.tocsr, "csc": adata.X.tocsc, "dense": adata.X.toarray}[storage]()
     adata.var["even"] = np.arange(adata.n_vars) % 2 == 0
     adata.write_h5ad(tmp_path / "cells.h5ad")
-    monkeypatch.setattr("log1pnmf.tl.inputs.BLOCK_ENTRIES", 7 * adata.n_vars)  # seven samples at a time
+    monkeypatch.setattr("log1pnmf.tl.tools.BLOCK_ENTRIES", 7 * adata.n_vars)  # seven samples at a time
     backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
     lp.tl.log1p_nmf(backed, 2, mask_var=mask, **FAST)
     lp.tl.log1p_nmf(adata, 2, mask_var=mask, **FAST)
@@ -157,17 +146,9 @@ def test_data_in_a_file_are_read_in_blocks(adata, tmp_path, monkeypatch, storage
     copy = lp.tl.log1p_nmf(backed, 2, mask_var=mask, copy=True, key_added="copy", **FAST)
     assert not copy.isbacked
     assert "copy" not in backed.obsm
-    backed.file.close()
-
-
-def test_view_of_data_in_a_file(adata, tmp_path):
-    adata.write_h5ad(tmp_path / "cells.h5ad")
-    backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
     with pytest.raises(ValueError, match=r"view of data in a file.*to_memory"):
         lp.tl.log1p_nmf(backed[:50], 2, **FAST)
-    copy = lp.tl.log1p_nmf(backed[:50], 2, copy=True, **FAST)
-    alone = Log1pNMF(2, random_state=0, **FAST).fit(adata.X[:50])
-    np.testing.assert_array_equal(loadings(copy), alone.loadings_)
+    assert loadings(lp.tl.log1p_nmf(backed[:50], 2, copy=True, **FAST)).shape == (50, 2)
     backed.file.close()
 
 

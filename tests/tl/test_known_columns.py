@@ -37,27 +37,15 @@ def test_numbers_and_labels_of_samples_become_loadings(adata, tmp_path):
     assert np.array_equal(again.mask, fit.mask)
     lp.tl.log1p_nmf(turned, 2, init="nndsvd", n_jobs=1)
     assert lp.as_fit(turned).factor_kinds is None
-
-
-def test_a_column_that_is_not_there(adata):
     with pytest.raises(KeyError, match="obs has no column 'dose'; it has: 'everyone'"):
         lp.tl.log1p_nmf(adata, 3, fixed_loadings=["dose"])
-
-
-def test_the_summary_says_what_was_known(adata):
-    lp.tl.log1p_nmf(
-        adata, 3, fixed_loadings="treated", mask={"early": ["g1"]}, mask_penalty=2.0, init="nndsvd"
-    )
-    assert (
-        "known           loadings of treated; features of early (others pay 2)"
-        in lp.Log1pNMF.of(adata).summary()
-    )
 
 
 def test_every_list_and_plot_marks_what_was_known(adata, tmp_path):
     """Known factors come first, under their names, and are told from free ones; files keep that."""
     pytest.importorskip("matplotlib").use("Agg")
-    lp.tl.log1p_nmf(adata, 3, fixed_loadings="treated", mask={"early": ["g1", "g2"]}, init="nndsvd")
+    known = {"fixed_loadings": "treated", "mask": {"early": ["g1", "g2"]}, "mask_penalty": 2.0}
+    lp.tl.log1p_nmf(adata, 3, **known, init="nndsvd")
     adata.write_h5ad(tmp_path / "kept.h5ad")
     kept = anndata.read_h5ad(tmp_path / "kept.h5ad")
     marked = ["treated (known)", "early (known)", "k2"]
@@ -69,6 +57,7 @@ def test_every_list_and_plot_marks_what_was_known(adata, tmp_path):
     assert [ax.get_title(loc="left") for ax in bars] == marked
     summary = lp.Log1pNMF.of(kept).summary()
     assert all(f"{name}  " in summary for name in marked)
+    assert "known           loadings of treated; features of early (others pay 2)" in summary
     page = lp.report.write_report(tmp_path / "report.html", kept, counts=kept.X).read_text()
     assert page.count('<b class="known">') == 2
     assert "known loadings</b>" in page

@@ -24,12 +24,12 @@ def fitted(request):
     return adata
 
 
-CHOSEN = {"dropped": np.r_[5:20, 32:58], "reordered": np.random.default_rng(1).permutation(60)}
+REORDERED = np.random.default_rng(1).permutation(60)
 
 
-@pytest.fixture(params=[*CHOSEN, "both"])
+@pytest.fixture(params=["reordered", "some of them"])
 def chosen(request):
-    return CHOSEN.get(request.param, CHOSEN["reordered"][:45])
+    return REORDERED if request.param == "reordered" else REORDERED[:45]
 
 
 def table(adata, what):
@@ -52,12 +52,8 @@ def test_loadings_sizes_and_batches_follow_the_samples(fitted, chosen):
     np.testing.assert_array_equal(part.size_factors, fit.size_factors[chosen])
     np.testing.assert_array_equal(part.sample_names, fit.sample_names[chosen])
     np.testing.assert_array_equal(part.exposure(), fit.exposure()[chosen] if fit.batches else part.exposure())
-    counts = fitted[chosen].X
-    assert np.isclose(
-        log_likelihood(part, counts) if len(chosen) < 60 else part.log_likelihood,
-        log_likelihood(part, counts),
-        rtol=1e-9,
-    )
+    if len(chosen) == 60:
+        assert np.isclose(part.log_likelihood, log_likelihood(part, fitted[chosen].X), rtol=1e-9)
 
 
 def test_markers_and_usage_are_those_of_these_samples(fitted, chosen):
@@ -73,7 +69,7 @@ def test_markers_and_usage_are_those_of_these_samples(fitted, chosen):
 
 
 def test_order_does_not_matter(fitted):
-    other = fitted[CHOSEN["reordered"]].copy()
+    other = fitted[REORDERED].copy()
     assert lp.as_fit(other).whole
     assert lp.as_fit(other).log_likelihood == lp.as_fit(fitted).log_likelihood
     for adata in (other, whole := fitted.copy()):

@@ -49,6 +49,10 @@ def test_from_whatever_holds_a_fit(cells, new, expected, tmp_path):
         copy = lp.tl.transform(new, ref, copy=True)
         np.testing.assert_array_equal(copy.obsm["X_log1p_nmf"], expected)
     assert not new.obsm
+    with pytest.raises(KeyError, match="run log1pnmf"):
+        lp.tl.transform(new, new)
+    with pytest.raises(TypeError, match=r"expected a Fit, .* an AnnData or a file with a fit, got int"):
+        lp.tl.transform(new, 3)
 
 
 def test_features_are_matched_by_name(reference, new, expected):
@@ -108,15 +112,6 @@ def test_key_and_size_factors(cells, new):
     model = Log1pNMF.of(old, key="mine")
     again = model.transform(new.to_df(), size_factors=sizes[80:])
     np.testing.assert_array_equal(new.obsm["mine"], again)
-
-
-def test_ref_has_to_hold_a_fit(new):
-    with pytest.raises(KeyError, match="run log1pnmf"):
-        lp.tl.transform(new, new)
-    with pytest.raises(TypeError, match=r"expected a Fit, .* an AnnData or a file with a fit, got int"):
-        lp.tl.transform(new, 3)
-    with pytest.raises(FileNotFoundError, match=r"fit\.npz"):
-        lp.tl.transform(new, "fit.npz")
 
 
 NOT_UNIQUE = "ignore:Variable names are not unique:UserWarning"

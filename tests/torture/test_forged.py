@@ -97,6 +97,11 @@ def folder_names(path):
     (path / "barcodes.tsv.gz").write_bytes(repeated(b"ab\n"))  # the other two are as they should be
 
 
+def texts(path):
+    path.mkdir()
+    (path / "bomb.txt.gz").write_bytes(repeated(b"a "))
+
+
 def zarr_array(name, **other):
     """An array that declares other things than it has."""
 
@@ -125,6 +130,7 @@ FORGED = {
     "entries.mtx.gz": market,
     "wide.mtx.gz": lambda path: path.write_bytes(gzip.compress(MARKET + b"3 900000000 1\n1 1 1\n")),
     "folder": folder_names,
+    "texts": texts,
     "bz2.zarr": zarr_array("X", compressor={"id": "bz2"}),
     "texts.zarr": zarr_array("obs/_index", shape=[3], chunks=[1 << 21]),
     "tiny_chunks.zarr": zarr_array("X", shape=[9000, 9000], chunks=[1, 1], dtype="|i1"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.cli.convert import to_r
+from log1pnmf.cli.commands import to_r
 from log1pnmf.cli.fit import write_annotated_fits
 from log1pnmf.cli.run_folder import RunFolder, RunRecord, RunWriter, Source, claimed_for_run
 from log1pnmf.counts.counts import Counts
@@ -45,46 +45,38 @@ def write_run(path, fit, table):
         RunWriter(folder, table, RunRecord(**asked, **given), [fit], [{}]).write()
 
 
-@pytest.fixture
-def writers(table, fit):
-    """By name: writes one thing into a folder."""
-    chunks = [table.counts.to_scipy()]
-    filtered = Filtered(table, np.arange(N), np.arange(M), ())
-    made = {
-        f"table{ending}": lambda place, ending=ending: write_table(table, place / f"t{ending}")
+WRITERS = {
+    **{
+        f"table{ending}": lambda place, fit, table, ending=ending: write_table(table, place / f"t{ending}")
         for ending in (*WRITABLE, "")
-    }
-    for ending in (".h5ad", ".zarr"):
-        made[f"chunks{ending}"] = lambda place, ending=ending: write_chunks(
-            place / f"t{ending}", chunks, shape=(N, M)
+    },
+    **{
+        f"chunks{ending}": lambda place, fit, table, ending=ending: write_chunks(
+            place / f"t{ending}", [table.counts.to_scipy()], shape=(N, M)
         )
-        made[f"annotated{ending}"] = lambda place, ending=ending: write_annotated_fits(
-            place / f"t{ending}", [fit], filtered
+        for ending in (".h5ad", ".zarr")
+    },
+    **{
+        f"annotated{ending}": lambda place, fit, table, ending=ending: write_annotated_fits(
+            place / f"t{ending}", [fit], Filtered(table, np.arange(N), np.arange(M), ())
         )
-    return {
-        **made,
-        "fit": lambda place: fit.save(place / "f.npz"),
-        "report": lambda place: write_report(place / "r.html", fit, title="t"),
-        "list for R": lambda place: to_r(fit, place / "r", counts=table.counts),
-        "run": lambda place: write_run(place / "out", fit, table),
-    }
-
-
-WRITERS = [
-    *(f"table{ending}" for ending in (*WRITABLE, "")),
-    *(f"{what}{ending}" for what in ("chunks", "annotated") for ending in (".h5ad", ".zarr")),
-    *("fit", "report", "list for R", "run"),
-]
+        for ending in (".h5ad", ".zarr")
+    },
+    "fit": lambda place, fit, table: fit.save(place / "f.npz"),
+    "report": lambda place, fit, table: write_report(place / "r.html", fit, title="t"),
+    "list for R": lambda place, fit, table: to_r(fit, place / "r", counts=table.counts),
+    "run": lambda place, fit, table: write_run(place / "out", fit, table),
+}
 
 
 def sizes(folder):
     return [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
 
 
-def check(write, place):
+def check(write, place, *given):
     """Write where there is no room."""
     with pytest.raises(OSError, match=r".") as caught:
-        write(place)
+        write(place, *given)
     assert caught.value.errno in FULL, repr(caught.value)
     left = [path for path in place.rglob("*") if path.is_file()]
     if left:  # only a run may leave something: a fit that was written before there was no more room
@@ -106,15 +98,15 @@ def no_larger_than(size):
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_files_that_cannot_grow(writers, tmp_path, name):
+def test_files_that_cannot_grow(fit, table, tmp_path, name):
     (tmp_path / "room").mkdir()
-    writers[name](tmp_path / "room")
+    WRITERS[name](tmp_path / "room", fit, table)
     largest = max(sizes(tmp_path / "room"))
     for part in (0.0, 0.6):
         place = tmp_path / f"{part}"
         place.mkdir()
         with no_larger_than(int(part * largest)):
-            check(writers[name], place)
+            check(WRITERS[name], place, fit, table)
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(table, tmp_path):
@@ -129,7 +121,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(table, tmp_pa
     assert [one.name for one in tmp_path.iterdir()] == ["state.npz"]
 
 
-def test_ctrl_c_while_hdf5_writes(writers, tmp_path, monkeypatch):
+def test_ctrl_c_while_hdf5_writes(table, tmp_path, monkeypatch):
     """It comes inside the method that HDF5 calls, which must not be broken off; nothing is left."""
     original, seen = Sink.write, []
 
@@ -141,6 +133,6 @@ def test_ctrl_c_while_hdf5_writes(writers, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Sink, "write", press)
     with pytest.raises(KeyboardInterrupt):
-        writers["table.h5ad"](tmp_path)
+        write_table(table, tmp_path / "t.h5ad")
     assert len(seen) > 3
     assert not list(tmp_path.iterdir())

@@ -6,9 +6,11 @@ All errors have one form: what the argument must be, and what was given.
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 import os
 import platform
+import re
 import sys
 import time
 import warnings
@@ -182,6 +184,35 @@ def require(module: str, *, purpose: str, package: str = "") -> ModuleType:
         raise ImportError(f"{purpose} needs {package}: pip install {package} ({error})") from error
 
 
+# ---------- docstrings of functions that share parameters
+
+
+def extend(run: Callable[..., Any], more: Mapping[str, Any], shared: str, after: str = "") -> None:
+    """Give a wrapper the parameters of what it wraps and `more`, with their defaults, and describe them all.
+
+    `shared` describes the parameters that the docstring leaves out; `after` follows them.
+    """
+
+    def entries(text: str) -> dict[str, str]:
+        parts = re.split(r"\n(?=\S)", text.strip())
+        return {name.strip("* "): part for part in parts for name in re.split(" : |\n", part)[0].split(",")}
+
+    signature = inspect.signature(run)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        *signature.parameters.values(),
+        *(inspect.Parameter(one, kind, default=more[one]) for one in more),
+    ]
+    parameters.sort(key=lambda one: one.kind)
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    title = "Parameters\n----------\n"
+    before, _, own = inspect.cleandoc(run.__doc__ or "").partition(title)
+    own, _, later = own.partition("\n\n")
+    known = entries(shared) | entries(own)
+    texts = dict.fromkeys(known[one.name] for one in parameters)
+    run.__doc__ = f"{before}{title}{chr(10).join(texts)}\n\n{after}{later}"
+
+
 # ---------- checks of arguments. All errors have one form
 
 
@@ -226,7 +257,7 @@ def check_one_each(name: str, values: Any, n: int, what: str = "label") -> None:
         raise ValueError(f"{name} must have one {what} for each of the {n} samples, got {got}")
 
 
-def one_for_each(name: str, given: Any, length: int) -> NDArray[np.float64]:
+def one_for_each(name: str, given: Any, length: int, *, of: str = "features") -> NDArray[np.float64]:
     """Return finite numbers >= 0, one for each of `length` features: an array of them, or one number for all.
 
     >>> one_for_each("dispersion", 0.5, 3).tolist()
@@ -239,11 +270,11 @@ def one_for_each(name: str, given: Any, length: int) -> NDArray[np.float64]:
         values = np.array(given, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
-            f"{name} must be numbers, one for each of the {length} features, got {given!r}"
+            f"{name} must be numbers, one for each of the {length} {of}, got {given!r}"
         ) from error
     if values.shape not in ((), (length,)):
         raise ValueError(
-            f"{name} must be a number, or one for each of the {length} features; got shape {values.shape}"
+            f"{name} must be a number, or one for each of the {length} {of}; got shape {values.shape}"
         )
     values = np.broadcast_to(values, (length,)).copy()
     bad = ~(np.isfinite(values) & (values >= 0.0))

@@ -41,7 +41,7 @@ from log1pnmf.fitting.fit import Fit, Keys, or_one
 from log1pnmf.fitting.fit_counts import KNOWN, fit_again
 from log1pnmf.fitting.fixed_factors import constraint_of, structure_of
 from log1pnmf.fitting.runs import AdaptiveUpdate
-from log1pnmf.fitting.solver import Extrapolation, Point, alternate, solve_loadings
+from log1pnmf.fitting.solver import Extrapolation, Point, alternate, solve_side
 from log1pnmf.fitting.starts import lifted
 from log1pnmf.model.predict import BLOCK_ENTRIES
 from log1pnmf.model.problem import Bounds, Constraint
@@ -343,7 +343,8 @@ class _Refits:
         loadings, factors = lifted(exact.problem, start.loadings, start.factors)
         at = Point(bounds.clip(loadings), constraint.factors.clip(factors))
         near = self.with_few_zeros(exact, at)
-        at = replace(at, loadings=solve_loadings(near, at.loadings, at.factors, bounds=bounds, tol=1e-5)[0])
+        loadings, _ = solve_side(near, "loadings", at.loadings, at.factors, bounds=bounds, tol=1e-5)
+        at = replace(at, loadings=loadings)
         near = self.with_few_zeros(exact, at)
         n_small, small = 0, SETTLED * 0.5 * (math.sqrt(counts.n_samples) + math.sqrt(counts.n_features)) ** 2
         for last in alternate(

@@ -118,11 +118,6 @@ class EstimatedLoadings:
         return self.values[:, :, None] * self.values[:, None, :]
 
     @cached_property
-    def squares(self) -> Array:
-        """The same without what errors add."""
-        return self.products - self.covariance
-
-    @cached_property
     def packed_inverse(self) -> Array:
         """Inverse information, as `forms` takes it."""
         return packed(np.zeros_like(self.covariance) if self.inverse is None else self.inverse)
@@ -131,11 +126,6 @@ class EstimatedLoadings:
     def packed_covariance(self) -> Array:
         """Covariances, as `forms` takes them."""
         return packed(self.covariance)
-
-    @cached_property
-    def have_errors(self) -> bool:
-        """Whether any covariance is not zero."""
-        return bool(self.covariance.any())
 
     def reliability(self, size_factors: Array) -> Array:
         """Share of a loading's variance beyond the other loadings that is not error: K numbers up to 1."""
@@ -459,14 +449,13 @@ class _Equations:
 
     def spread(self, f: Array, g: Array) -> Array:
         """``f' V_i g``."""
-        if not self.loadings.have_errors:
-            return np.zeros((1, 1))
         return forms(self.loadings.packed_covariance, f, g)
 
     def solve(self) -> _Solution:
         """Take Newton steps from the start."""
         loadings, f, counted = self.loadings, self.start.copy(), np.ones(self.start.shape, dtype=bool)
         n, k = loadings.values.shape
+        squares = (loadings.products - loadings.covariance).reshape(n, -1)  # without what errors add
         for _ in range(MOST_STEPS):
             eta, spread = self.eta(f), self.spread(f, f)
             mean, slope = self.mean(eta, spread)
@@ -474,9 +463,8 @@ class _Equations:
             total = residual.T @ loadings.values
             if self.own is not None and loadings.inverse is not None:
                 total += _summed(residual * self.own, loadings.inverse, self.factors)
-            if loadings.have_errors:
-                total -= _summed(information, loadings.covariance, f)
-            derivative = (information.T @ loadings.squares.reshape(n, -1)).reshape(-1, k, k)
+            total -= _summed(information, loadings.covariance, f)
+            derivative = (information.T @ squares).reshape(-1, k, k)
             inverse = inverse_information(derivative, counted)
             step = -np.einsum("jkl,jl->jk", inverse, total)
             if not self.link.is_identity:
@@ -487,7 +475,7 @@ class _Equations:
                 break
         reach = loadings.products.reshape(n, -1) @ inverse.reshape(len(f), -1).T  # ``L_i' A_j^-1 L_i``
         spare = np.maximum(1.0 - information * reach, LEAST_SPARE)
-        return _Solution(f, inverse, eta, np.broadcast_to(spread, eta.shape), residual, information, spare)
+        return _Solution(f, inverse, eta, spread, residual, information, spare)
 
     def test(
         self, found: _Solution, own: Array, rest: Array, still: float, errors: str
@@ -505,7 +493,7 @@ class _Equations:
         unknown = length <= 0.0
         way = (1.0 - TO_ESTIMATE) * effect / np.where(unknown, np.inf, length)  # back, in units of u
         along = self.eta(u)
-        cross = np.broadcast_to(self.spread(found.coefficients, u), along.shape)
+        cross = self.spread(found.coefficients, u)
         around = u, along, cross
         if errors == "model":
             error, divisor = (self._error(found, around, part) for part in (0.0 * way, way))
@@ -530,16 +518,13 @@ class _Equations:
         t = self.t if self.t.shape[1] == 1 else self.t[:, which]
         slope = t if self.link.is_identity else t * np.exp(np.minimum(at, LARGEST_ETA))
         curvature = expected_curvature(at, t, self.link, self.noise.of_features(which))
-        variance = slope**2 / curvature * along**2
-        if self.loadings.have_errors:
-            spread = found.spread[:, which]
-            if way.any():
-                square = self.spread(u, u)
-                spread = np.maximum(spread - 2.0 * way * cross + way**2 * square, 0.0)
-                cross = cross - way * square
-            variance += slope**2 * (spread * along**2 + cross**2)
-        error: Array = np.sqrt((self.a[:, which] ** 2 * variance).sum(axis=0))
-        return error
+        spread = found.spread[:, which]
+        if way.any():
+            square = self.spread(u, u)
+            spread = np.maximum(spread - 2.0 * way * cross + way**2 * square, 0.0)
+            cross = cross - way * square
+        variance = slope**2 * (along**2 / curvature + spread * along**2 + cross**2)
+        return np.asarray(np.sqrt((self.a[:, which] ** 2 * variance).sum(axis=0)))
 
 
 def _summed(of_samples: Array, matrices: Array, f: Array) -> Array:

@@ -156,7 +156,7 @@ class Markers:
         """
         chosen = [
             self._order(k, by) if n_top is None else self.top_index(k, n_top, by=by, level=level)
-            for k in range(self.n_components)
+            for k in range(len(self.factor_names))
         ]
         columns, at = _listed(chosen, self.factor_names, self.feature_names)
         return columns | {name: getattr(self, name)[at] for name in COLUMNS}

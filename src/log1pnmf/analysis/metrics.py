@@ -339,3 +339,18 @@ def _unit(table: Array) -> Array:
 
 def _sum_xlogx(values: Array) -> float:
     return float(scipy.special.xlogy(values, values).sum())
+
+
+def measures(fit: Fit, log_likelihood: float, deviance_explained: float) -> dict[str, Any]:
+    """Return the row of a fit in the table of a sweep."""
+    return {
+        "c": fit.c,
+        "log_likelihood": log_likelihood,
+        "deviance_explained": deviance_explained,
+        "factor_correlation": factor_correlation(fit.factors),
+        "sparsity_loadings": float(hoyer(fit.loadings).mean()),
+        "sparsity_factors": float(hoyer(fit.factors).mean()),
+        "n_iter": fit.n_iter,
+        "converged": fit.converged,
+        "seconds": fit.seconds,
+    }

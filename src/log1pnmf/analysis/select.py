@@ -190,7 +190,9 @@ def select(
     settings = replace(settings, engine=engine)
     sizes = given.get("size_factors", settings.size_factors)
     about = {
-        **fingerprint(settings, data, data.size_factors(sizes), batches=batches),
+        **fingerprint(
+            settings, data, size_factors=[data.size_factors(sizes)], batch=batches and [batches.labels]
+        ),
         "grid": {name: list(values) for name, values in asdict(grid).items()},
         "holdout": holdout,
         "n_folds": int(n_folds),

@@ -18,7 +18,7 @@ from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.fit_counts import asked_again, checked, fit_counts, fit_log1p_nmf
 
 from .grid import ascending_shifts
-from .metrics import deviance_explained, factor_correlation, hoyer, log_likelihood, match_factors
+from .metrics import deviance_explained, log_likelihood, match_factors, measures
 
 Array = NDArray[np.float64]
 
@@ -416,14 +416,5 @@ def along_path(c: Sequence[float]) -> list[float]:
 
 def _row(fit: Fit, counts: Counts) -> dict[str, Any]:
     known = fit.log_likelihood
-    return {
-        "c": fit.c,
-        "log_likelihood": log_likelihood(fit, counts) if known is None else known,
-        "deviance_explained": deviance_explained(fit, counts),
-        "factor_correlation": factor_correlation(fit.factors),
-        "sparsity_loadings": float(hoyer(fit.loadings).mean()),
-        "sparsity_factors": float(hoyer(fit.factors).mean()),
-        "n_iter": fit.n_iter,
-        "converged": fit.converged,
-        "seconds": fit.seconds,
-    }
+    likelihood = log_likelihood(fit, counts) if known is None else known
+    return measures(fit, likelihood, deviance_explained(fit, counts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -12,11 +13,10 @@ import typer
 
 from log1pnmf._common.checks import logged
 
-from .console import INTERRUPTED, Screen, as_interrupts, explain
-from .convert import convert
+from .commands import convert, evidence, info, markers, rename, report, transform, usage
+from .console import ENDING, INTERRUPTED, Screen, explain, handled
 from .demo import demo
 from .environment import describe_environment
-from .findings import evidence, info, markers, rename, report, transform, usage
 from .fit import fit, sweep
 from .select import select
 
@@ -68,7 +68,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and turn whatever happens into an exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        with as_interrupts(), logged():
+        with handled(ENDING, signal.default_int_handler), logged():  # as Ctrl-C does
             code = typer.main.get_command(app).main(given, prog_name="log1pnmf", standalone_mode=False)
     except typer.Exit as end:
         code = int(end.exit_code)

@@ -7,20 +7,17 @@ import re
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
-import typer
 from rich.console import Console
 from rich.text import Text
 
-from log1pnmf._common.archive import check_place
-
-from .run_folder import json_text, write_columns
+from .run_folder import json_text
 
 # ---------- ctrl-C and its like: what is finished is kept, and nothing half done is left
 
@@ -32,22 +29,15 @@ ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(sig
 
 
 @contextmanager
-def as_interrupts() -> Iterator[None]:
-    """Let the signals that end a job do what Ctrl-C does."""
-    with _handled(ENDING, signal.default_int_handler):
-        yield
-
-
-@contextmanager
 def unbroken() -> Iterator[list[int]]:
     """Finish a short piece of work; yield the list of signals that came in the meantime."""
     pressed: list[int] = []
-    with _handled([signal.SIGINT, *ENDING], lambda number, _: pressed.append(number)):
+    with handled([signal.SIGINT, *ENDING], lambda number, _: pressed.append(number)):
         yield pressed
 
 
 @contextmanager
-def _handled(numbers: list[int], handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+def handled(numbers: list[int], handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
     """Borrow signals; those that are ignored (nohup) stay so."""
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
@@ -80,6 +70,10 @@ class Screen:
         """Print a line made of texts and (text, style) pairs; brackets and controls mean nothing."""
         safe = [printable(part) if isinstance(part, str) else (printable(part[0]), part[1]) for part in parts]
         self.words.print(Text.assemble(*safe))
+
+    def wrote(self, place: Path, more: str = "") -> None:
+        """Print what was written."""
+        self.say(("wrote ", "green"), (str(place), "bold"), more)
 
     def lines(self, text: str) -> None:
         """Print a text of several lines."""
@@ -119,12 +113,15 @@ class Screen:
                     problems[name] = explain(error)
         return problems
 
-    def table(self, table: Mapping[str, Any], path: Path | None, *, force: bool, **more: Any) -> None:
-        """Write the columns of a table, the names of its rows first, where that was asked for."""
-        if path is not None:
-            write_columns(path, table, force=force)
-            self.say(("wrote ", "green"), (str(path), "bold"))
-        self.result({name: np.asarray(column).tolist() for name, column in table.items()} | more)
+
+@contextmanager
+def noted() -> Iterator[list[str]]:
+    """Yield a list that has the warnings of what is done meanwhile afterwards, a line each."""
+    notes: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield notes
+    notes += [one_line(warning.message) for warning in caught]
 
 
 def printable(text: object) -> str:
@@ -145,11 +142,3 @@ def explain(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'the system says'}: {error.strerror}"
     return one_line(error.args[0] if error.args else error) or type(error).__name__
-
-
-def check_table(path: Path | None, *, force: bool) -> None:
-    """Refuse a place for a table before anything is computed."""
-    if path is not None and not path.name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
-        raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {path}")
-    if path is not None:
-        check_place(path, force=force)

@@ -26,9 +26,9 @@ SOURCE = "Human pancreatic islets, donor 1 of Baron et al. 2016; comes with the 
 
 def demo(
     *,
-    output: Annotated[
-        Path, common.output("-o", "--output", metavar="FOLDER", help="Folder for the report.")
-    ] = Path("demo-out"),
+    output: Annotated[Path, common.output("FOLDER", "Folder for the report.", "-o", "--output")] = Path(
+        "demo-out"
+    ),
 ) -> int:
     """Fit the bundled pancreas data and write a report.
 
@@ -78,7 +78,7 @@ def run_demo(folder: Path, data: Dataset | None = None, *, max_iter: int = MAX_I
 
 def _describe(fit: Fit, data: Dataset, groups: Groups) -> str:
     """Describe a fit, and each factor in a line: how many cell types use it, which most, its top genes."""
-    from log1pnmf.report.factors import served_groups
+    from log1pnmf.report.sections import served_groups
 
     state = "converged" if fit.converged else "not converged"
     explained = deviance_explained(fit, data.counts)

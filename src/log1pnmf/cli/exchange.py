@@ -7,7 +7,6 @@ Both packages keep loadings and factors on the link scale, ``LL FF' = alpha log(
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,17 +66,9 @@ class RList:
         return self.loadings, self.factors
 
     def to_fit(self, counts: Any = None) -> Fit:
-        """Make a fit of it: started there and stopped before the first update.
+        """Return a `Fit` to `counts` (those of the list), started there and stopped before the first update.
 
-        Parameters
-        ----------
-        counts : array, sparse matrix, data frame or Counts, optional
-            By default those of the list.
-
-        Returns
-        -------
-        Fit
-            With the factors in the order and scale of every fit.
+        Its factors have the order and scale of every fit.
         """
         data = self.counts if counts is None else counts
         if data is None:
@@ -103,14 +94,7 @@ class RList:
 # ---------------------------------------------------------------- writing
 
 
-def write_r_list(
-    fit: Fit | RList,
-    folder: StrPath,
-    *,
-    sample_names: Sequence[Any] | None = None,
-    feature_names: Sequence[Any] | None = None,
-    counts: Any = None,
-) -> None:
+def write_r_list(fit: Fit | RList, folder: StrPath, *, counts: Any = None) -> None:
     """Write a fit as LL.csv, FF.csv, s.csv and parameters.csv, which R and anything else can read.
 
     Negative binomial noise has dispersion.csv as well; the R package would take such a fit for a Poisson one.
@@ -118,11 +102,9 @@ def write_r_list(
     Parameters
     ----------
     fit : Fit or RList
-        Fit to write.
+        Fit to write. Rows of LL and FF have its names of samples and features, or are 1, 2, 3 and so on.
     folder : str or PathLike
         Made where it does not exist; it must not hold such files yet.
-    sample_names, feature_names : sequence, optional
-        Row names of LL and FF; by default those of the fit, or 1, 2, 3 and so on where it has none.
     counts : array, sparse matrix, data frame or Counts, optional
         Written as counts.mtx (MatrixMarket).
 
@@ -136,16 +118,15 @@ def write_r_list(
     >>> import os, tempfile
     >>> from log1pnmf import fit_log1p_nmf
     >>> folder = os.path.join(tempfile.mkdtemp(), "for_r")
-    >>> fit = fit_log1p_nmf([[1, 0, 3], [2, 5, 0]], 1, random_state=0)
-    >>> write_r_list(fit, folder, feature_names=["a", "b", "c"])
+    >>> fit = fit_log1p_nmf([[1, 0, 3], [2, 5, 0]], 1).named(feature_names=["a", "b", "c"])
+    >>> write_r_list(fit, folder)
     >>> again = read_r_list(folder)
     >>> bool((again.factors == fit.factors).all()), again.feature_names
     (True, ('a', 'b', 'c'))
     """
     pandas = require("pandas", purpose="the exchange with R")
     n, m = len(fit.loadings), len(fit.factors)
-    rows = _names("sample_names", fit.sample_names if sample_names is None else sample_names, n)
-    columns = _names("feature_names", fit.feature_names if feature_names is None else feature_names, m)
+    rows, columns = _names(fit.sample_names, n), _names(fit.feature_names, m)
     data = None if counts is None else Counts.from_any(counts)
     if data is not None and data.shape != (n, m):
         raise ValueError(f"counts must have shape {(n, m)} like the fit, got {data.shape}")
@@ -177,12 +158,8 @@ def write_r_list(
             write_market(whole_numbers(data.to_scipy()), file)
 
 
-def _names(argument: str, names: Any, n: int) -> list[str]:
-    if names is None:
-        return [str(i + 1) for i in range(n)]
-    if len(names) != n:
-        raise ValueError(f"{argument} must be {n} names, got {len(names)}")
-    return [str(name) for name in names]
+def _names(names: Any, n: int) -> list[str]:
+    return [str(name) for name in (range(1, n + 1) if names is None else names)]
 
 
 # ---------------------------------------------------------------- reading
@@ -199,13 +176,6 @@ def read_r_list(folder: StrPath) -> RList:
     Returns
     -------
     RList
-
-    Raises
-    ------
-    FileNotFoundError
-        Where one of the first four is missing.
-    ValueError
-        Where a file is not a table of non-negative numbers, or they do not fit together; it says which.
     """
     place = Path(folder)
     loadings, factors, sizes = (_read_table(place / name) for name in ("LL.csv", "FF.csv", "s.csv"))
@@ -255,7 +225,7 @@ def _read_table(path: Path, *, infinite: bool = False) -> Any:
 def _row_names(table: Any) -> tuple[str, ...] | None:
     """Return the row names of a table; None where they are only 1, 2, 3."""
     names = tuple(table.index)
-    return None if names in (tuple(range(len(names))), tuple(_names("", None, len(names)))) else names
+    return None if names in (tuple(range(len(names))), tuple(_names(None, len(names)))) else names
 
 
 def _column(table: Any, path: Path, n: int, like: str) -> Array:

@@ -7,7 +7,6 @@ import math
 import platform
 import shlex
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +20,7 @@ from log1pnmf._common.archive import building, check_place, from_tree, to_tree
 from log1pnmf._common.checks import Passes, plural, require, versions
 from log1pnmf._common.safe_files import BadFileError, MemoryLimit, open_store, parse_memory
 from log1pnmf.analysis.batches import confounded_groups
-from log1pnmf.analysis.metrics import deviance_explained, factor_correlation, hoyer
+from log1pnmf.analysis.metrics import deviance_explained, measures
 from log1pnmf.analysis.stability import along_path, fits_along
 from log1pnmf.cli import options as common
 from log1pnmf.counts.chunks import DEFAULT_MEMORY, open_counts
@@ -35,9 +34,9 @@ from log1pnmf.fitting.fit import Fit, Keys, c_name, sweep_key
 from log1pnmf.fitting.fit_counts import fit_log1p_nmf
 from log1pnmf.fitting.settings import LARGEST_EXACT, Settings
 from log1pnmf.fitting.summary import factors_in_words
-from log1pnmf.tl.inputs import ChosenCounts, write_fit
+from log1pnmf.tl.tools import ChosenCounts, write_fit
 
-from .console import KEPT, Screen, one_line, unbroken
+from .console import KEPT, Screen, noted, one_line, unbroken
 from .options import Reading, SolverOptions, describe, read_filtered, unfolded, with_tables
 from .run_folder import REPORT, RunRecord, RunWriter, Source, claimed_for_run
 
@@ -66,7 +65,8 @@ def read_streamed(path: Path, reading: Reading, scheduler: str | None, screen: S
     )
     names, labels = _obs(path, reading)
     table = CountTable(replace(survey(source), sample_names=names), labels, str(path), kind)
-    table = reading.with_symbols(table)
+    if reading.gene_symbols is not None:
+        table = reading.with_symbols(table, reading.gene_symbols)
     screen.say((path.name, "bold"), f": {describe(table)} ({kind}, {len(source.chunks)} chunks)")
     return Filtered(table, np.arange(table.shape[0]), np.arange(table.shape[1]), ())
 
@@ -86,21 +86,15 @@ def _obs(path: Path, reading: Reading) -> tuple[np.ndarray, dict[str, np.ndarray
 # ---------- results written into AnnData, for those who go on with scanpy
 
 
-def write_annotated_fits(
-    path: Path,
-    fits: Sequence[Fit],
-    filtered: Filtered,
-    *,
-    force: bool = False,
-    reading: Reading | None = None,
-) -> None:
+def write_annotated_fits(fits: Sequence[Fit], filtered: Filtered, options: RunOptions) -> None:
     """Write fits as `log1pnmf.tl` does: one under the usual keys, several under those of a sweep."""
-    adata = _annotated(filtered, reading or Reading())
+    assert options.write_h5ad is not None
+    adata = _annotated(filtered, options.reading)
     selection = ChosenCounts(filtered.table.counts, np.arange(adata.n_vars), None)
     for fit in fits:
         keys = Keys() if len(fits) == 1 else Keys(sweep_key(fit.c))
         write_fit(adata, keys, fit, selection)
-    with building(path, force=force) as temporary:
+    with building(options.write_h5ad, force=options.force) as temporary:
         write_anndata(adata, temporary)
 
 
@@ -250,8 +244,7 @@ def _after_the_fits(plan: RunPlan, filtered: Filtered, screen: Screen, done: Run
     options, table, target = plan.options, filtered.table, plan.options.write_h5ad
     steps: dict[str, Callable[[], None]] = {}
     if target is not None:
-        how: Any = {"force": options.force, "reading": options.reading}
-        steps[str(target)] = partial(write_annotated_fits, target, done.fits, filtered, **how)
+        steps[str(target)] = partial(write_annotated_fits, done.fits, filtered, options)
     if options.report and not done.interrupted:
         labels = None if options.groupby is None else table.labels(options.groupby)
         given: Any = {"record": done.record, "labels": labels, "counts": table.counts}
@@ -277,16 +270,15 @@ def _fit_all(plan: RunPlan, screen: Screen, done: RunWriter) -> None:
     if options.batch is not None:
         parameters["batch"] = done.table.labels(options.batch)
     counts, path = done.table.counts, along_path(plan.c) if plan.along else plan.c
-    if plan.along:
-        fits = fits_along(counts, c=plan.c, **parameters)
-    else:
-        fits = (fit_log1p_nmf(counts, c=c, resume=plan.resume, **parameters) for c in plan.c)
+    along = fits_along(counts, c=plan.c, **parameters) if plan.along else None
     try:
-        for number in range(1, len(path) + 1):
+        for number, c in enumerate(path, start=1):
             limit = None if options.time_limit is None else TimeLimit(options.time_limit)
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                fit = next(fits)
+            with noted() as warned:
+                if along is not None:
+                    fit = next(along)
+                else:
+                    fit = fit_log1p_nmf(counts, c=c, resume=plan.resume, **parameters)
                 done.interrupted = fit.stopped == "interrupted"
                 row = _measures(fit, done, plan.parameters["n_jobs"])
                 done.keep(fit, row)
@@ -294,11 +286,14 @@ def _fit_all(plan: RunPlan, screen: Screen, done: RunWriter) -> None:
                 _write(done)
             _tell_fit(fit, row, screen, width=width)
             if not plan.along:
-                screen.lines("\n".join(factors_in_words(fit, N_TOP)))
-            notes = [one_line(warning.message) for warning in caught]
+                for line in factors_in_words(fit, N_TOP):
+                    screen.say(line)
             if options.groupby is not None:
-                notes += confounded_groups(fit, done.table.labels(options.groupby))
-            screen.notes(_notes(fit, notes))
+                warned += confounded_groups(fit, done.table.labels(options.groupby))
+            # not what was printed with the data, and no warning that is a message as well
+            messages = [one_line(message) for message in fit.messages]
+            screen.notes(text for text in messages if "without any count" not in text)
+            screen.notes(text for text in warned if not text.startswith(tuple(messages)))
             if done.interrupted:
                 return
     except KeyboardInterrupt:
@@ -314,13 +309,6 @@ def _write(done: RunWriter) -> None:
     done.interrupted = done.interrupted or bool(pressed)
 
 
-def _notes(fit: Fit, warned: Sequence[str]) -> list[str]:
-    """Return messages and warnings of a fit, without those that were printed with the data."""
-    messages = [one_line(message) for message in fit.messages]
-    told = [message for message in messages if "without any count" not in message]
-    return told + [text for text in warned if not any(text.startswith(message) for message in messages)]
-
-
 def _measures(fit: Fit, done: RunWriter, n_jobs: int | None) -> dict[str, Any]:
     """Return numbers of a fit; where Ctrl-C is pressed meanwhile, only what takes no time."""
     counts, explained = done.table.counts, math.nan
@@ -331,19 +319,9 @@ def _measures(fit: Fit, done: RunWriter, n_jobs: int | None) -> dict[str, Any]:
         except KeyboardInterrupt:
             done.interrupted = True
     with unbroken() as pressed:
-        row = {
-            "c": fit.c,
-            "log_likelihood": math.nan if fit.log_likelihood is None else fit.log_likelihood,
-            "deviance_explained": explained,
-            "factor_correlation": factor_correlation(fit.factors),
-            "sparsity_loadings": float(hoyer(fit.loadings).mean()),
-            "sparsity_factors": float(hoyer(fit.factors).mean()),
-            "n_iter": fit.n_iter,
-            "converged": fit.converged,
-            "kkt_residual": fit.kkt_residual,
-            "seconds": fit.seconds,
-            "likelihood": fit.settings.likelihood,
-        }
+        likelihood = math.nan if fit.log_likelihood is None else fit.log_likelihood
+        row = measures(fit, likelihood, explained)
+        row |= {"kkt_residual": fit.kkt_residual, "likelihood": fit.settings.likelihood}
     done.interrupted = done.interrupted or bool(pressed)
     return row
 
@@ -376,9 +354,9 @@ def _tell(options: RunOptions, screen: Screen, done: RunWriter, problems: Mappin
     if done.interrupted:
         screen.say(("interrupted: ", "yellow"), "the fit so far is kept")
     models = plural(len(done.fits), "model")
-    screen.say(("wrote ", "green"), (str(place), "bold"), f" ({models}, tables, run.json)")
+    screen.wrote(place, f" ({models}, tables, run.json)")
     if target is not None and str(target) not in problems:
-        screen.say(("wrote ", "green"), (str(target), "bold"))
+        screen.wrote(target)
     if options.report and REPORT not in problems:
         screen.say("look at ", (str(place / REPORT), "bold"))
     which = f" -c {c_name(done.fits[0].c)}" if len(done.fits) > 1 else ""

@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import numpy as np
 import typer
 
+from log1pnmf._common.archive import check_place
 from log1pnmf._common.checks import plural, require
 from log1pnmf._common.safe_files import BadFileError, MemoryLimit
 from log1pnmf.counts.features import repeated
@@ -24,140 +25,90 @@ from log1pnmf.fitting.settings import Settings
 from log1pnmf.model.noise import ShiftedLog
 
 from .console import Screen
+from .run_folder import write_columns
 
 # ---------- options that several commands share, by the panel of --help that shows them
 
-model, data, run, output = (
-    partial(typer.Option, rich_help_panel=panel) for panel in ("Model", "Data", "Run", "Output")
-)
-argument = partial(typer.Argument, show_default=False)
 
-CountFile = Annotated[
-    Path,
-    argument(
-        metavar="FILE",
-        help="Counts: .h5ad, .zarr, 10x .h5 or folder, .mtx(.gz), .csv/.tsv(.gz), .npz, .npy; "
-        "or a folder of .txt files.",
-    ),
-]
+def _option(panel: str, metavar: str | None, text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
+
+
+argument = partial(typer.Argument, show_default=False)
+model, data, run, output = (partial(_option, panel) for panel in ("Model", "Data", "Run", "Output"))
+
+FORMATS = ".h5ad, .zarr, 10x .h5 or folder, .mtx(.gz), .csv/.tsv(.gz), .npz, .npy; or a folder of .txt files"
+CountFile = Annotated[Path, argument(metavar="FILE", help=f"Counts: {FORMATS}.")]
 RunOrModel = Annotated[Path, argument(metavar="RUN", help="Folder of a run, or a model (.npz).")]
 RunPlace = Annotated[Path, argument(metavar="RUN", help="Folder of a run.")]
 
-Components = Annotated[int, model("-k", "--components", metavar="K", help="Number of factors.")]
-Shifts = Annotated[
-    list[str],
-    model(
-        "-c",
-        "--shift",
-        metavar="C",
-        help="Shift of the link: parts multiply at small c and add up at inf. Separate several by commas.",
-    ),
-]
-WhichModel = Annotated[
-    float | None,
-    model(
-        "-c",
-        "--shift",
-        metavar="C",
-        help="Model to use, if the run has several c.",
-        parser=lambda text: parse_c([text])[0],
-    ),
-]
-Noise = Annotated[
-    str,
-    model(
-        metavar="KIND",
-        help="Distribution of the counts: poisson, nb (negative binomial) for overdispersed counts, or auto: "
-        "the one that predicts held-out counts better.",
-    ),
-]
-Batch = Annotated[
-    str | None, model(metavar="COLUMN", help="Column with the batch of each sample: donor, chip, section.")
-]
-Set = Annotated[
-    list[str] | None,
-    model(
-        metavar="NAME=VALUE",
-        help="Any other parameter of Log1pNMF, such as likelihood=exact, size_factors=none, l1=3, "
-        "max_iter=200, tol=1e-6, init=random or n_init=5; known factors from tables, fixed_loadings=FILE and "
-        "fixed_factors=FILE, and from gene sets, mask=GMT. May be repeated.",
-    ),
-]
+Components = Annotated[int, model("K", "Number of factors.", "-k", "--components")]
+SHIFT = "Shift of the link: parts multiply at small c and add up at inf. Separate several by commas."
+Shifts = Annotated[list[str], model("C", SHIFT, "-c", "--shift")]
+KIND = "Distribution of the counts: poisson, nb (negative binomial)"
+HELD_OUT = "for overdispersed counts, or auto: the one that predicts held-out counts better."
+Noise = Annotated[str, model("KIND", f"{KIND} {HELD_OUT}")]
+Batch = Annotated[str | None, model("COLUMN", "Column with the batch of each sample: donor, chip, section.")]
+OTHERS = (
+    "Any other parameter of Log1pNMF, such as likelihood=exact, size_factors=none, l1=3, max_iter=200, "
+    "tol=1e-6, init=random or n_init=5; known factors from tables, fixed_loadings=FILE and "
+    "fixed_factors=FILE, and from gene sets, mask=GMT. May be repeated."
+)
+Set = Annotated[list[str] | None, model("NAME=VALUE", OTHERS)]
 
 Layer = Annotated[
     str | None,
     data(
-        metavar="NAME",
-        help="AnnData layer with the counts; also 'X' or 'raw'.",
+        "NAME",
+        "AnnData layer with the counts; also 'X' or 'raw'.",
         show_default="X, or 'counts' if X has none",
     ),
 ]
-Transpose = Annotated[bool, data("--transpose", help="Rows of the file are features, not samples.")]
-AllowFractions = Annotated[bool, data("--allow-fractions", help="Accept values that are not whole numbers.")]
-MinSamples = Annotated[int, data(metavar="N", help="Remove features that occur in fewer samples.")]
-MinCounts = Annotated[float, data(metavar="N", help="Remove samples with a lower total count.")]
-MinFeatures = Annotated[int, data(metavar="N", help="Remove samples with fewer features.")]
+Transpose = Annotated[bool, data(None, "Rows of the file are features, not samples.", "--transpose")]
+AllowFractions = Annotated[bool, data(None, "Accept values that are not whole numbers.", "--allow-fractions")]
+MinSamples = Annotated[int, data("N", "Remove features that occur in fewer samples.")]
+MinCounts = Annotated[float, data("N", "Remove samples with a lower total count.")]
+MinFeatures = Annotated[int, data("N", "Remove samples with fewer features.")]
+MEMORY = "what is free, at most 200 times the file; 2GB for a streaming fit"
 MaxMemory = Annotated[
     str | None,
     data(
-        metavar="SIZE",
-        help="Memory that reading may use, such as 8GB; a streaming fit works in it.",
-        show_default="what is free, at most 200 times the file; 2GB for a streaming fit",
+        "SIZE", "Memory that reading may use, such as 8GB; a streaming fit works in it.", show_default=MEMORY
     ),
 ]
-Text = Annotated[
-    str | None, data(metavar="COLUMN", help="Column of a .csv or .tsv with texts; their words are counted.")
-]
+Text = Annotated[str | None, data("COLUMN", "Column of a .csv or .tsv with texts; their words are counted.")]
 StopWords = Annotated[
     str | None,
-    data(
-        metavar="WORDS",
-        help="Words to ignore: english, or a file with one word per line.",
-        show_default="none",
-    ),
+    data("WORDS", "Words to ignore: english, or a file with one word per line.", show_default="none"),
 ]
 GeneSymbols = Annotated[
-    str | None,
-    data(metavar="COLUMN", help="Column of AnnData's var that names the features, such as gene symbols."),
+    str | None, data("COLUMN", "Column of AnnData's var that names the features, such as gene symbols.")
 ]
 MaskVar = Annotated[
-    str | None,
-    data(metavar="COLUMN", help="Column of AnnData's var with the features to use, as highly_variable."),
+    str | None, data("COLUMN", "Column of AnnData's var with the features to use, as highly_variable.")
 ]
 
-Engine = Annotated[
-    str,
-    run(
-        metavar="NAME",
-        help="auto, native, torch (GPU), or streaming: counts stay on disk. The address of a Dask cluster, "
-        "such as tcp://host:8786, streams there.",
-    ),
-]
-Seed = Annotated[int, run(metavar="N", help="Random seed.")]
-Jobs = Annotated[int | None, run(metavar="N", help="Number of threads.", show_default="all cores")]
-MaxSamples = Annotated[int | None, run(metavar="N", help="Use only N random samples.", show_default="all")]
-TimeLimit = Annotated[
-    float | None, run(metavar="SECONDS", help="Stop each fit after this time and keep the result.")
-]
+ENGINES = (
+    "auto, native, torch (GPU), or streaming: counts stay on disk. The address of a Dask cluster, such as "
+    "tcp://host:8786, streams there."
+)
+Engine = Annotated[str, run("NAME", ENGINES)]
+Seed = Annotated[int, run("N", "Random seed.")]
+Jobs = Annotated[int | None, run("N", "Number of threads.", show_default="all cores")]
+MaxSamples = Annotated[int | None, run("N", "Use only N random samples.", show_default="all")]
+TimeLimit = Annotated[float | None, run("SECONDS", "Stop each fit after this time and keep the result.")]
 Checkpoint = Annotated[
-    Path | None,
-    run(metavar="PATH", help="Save the state of the fit to this file, every 30 seconds and at the end."),
+    Path | None, run("PATH", "Save the state of the fit to this file, every 30 seconds and at the end.")
 ]
-Resume = Annotated[
-    Path | None, run(metavar="PATH", help="Continue from a checkpoint, with the same file and options.")
-]
+Resume = Annotated[Path | None, run("PATH", "Continue from a checkpoint, with the same file and options.")]
 
-Folder = Annotated[Path, output("-o", "--output", metavar="FOLDER", help="New folder for the results.")]
-TableFile = Annotated[
-    Path | None, output("-o", "--output", metavar="PATH", help="Also write the table, as .csv or .tsv.")
-]
-GroupBy = Annotated[
-    str | None, output(metavar="COLUMN", help="Column with labels of the samples, for the report.")
-]
-Report = Annotated[bool, output(help="Write report.html.")]
-WriteH5ad = Annotated[Path | None, output(metavar="PATH", help="Also write AnnData with the results.")]
-Json = Annotated[bool, output("--json", help="Print the result as JSON, everything else to stderr.")]
-Force = Annotated[bool, output("--force", help="Overwrite existing output.")]
+Folder = Annotated[Path, output("FOLDER", "New folder for the results.", "-o", "--output")]
+TableFile = Annotated[Path | None, output("PATH", "Also write the table, as .csv or .tsv.", "-o", "--output")]
+GroupBy = Annotated[str | None, output("COLUMN", "Column with labels of the samples, for the report.")]
+Report = Annotated[bool, output(None, "Write report.html.")]
+WriteH5ad = Annotated[Path | None, output("PATH", "Also write AnnData with the results.")]
+Json = Annotated[bool, output(None, "Print the result as JSON, everything else to stderr.", "--json")]
+Force = Annotated[bool, output(None, "Overwrite existing output.", "--force")]
 
 DEFAULT_C = [c_name(Settings.c)]
 LARGEST_NUMBER = 10_000  # largest accepted number of factors; catches typing errors
@@ -179,6 +130,18 @@ def parse_c(values: Sequence[str]) -> list[float]:
             raise typer.BadParameter(f"c must hold different numbers, got {text} twice")
         numbers.append(number)
     return numbers
+
+
+WhichModel = Annotated[
+    float | None,
+    model(
+        "C",
+        "Model to use, if the run has several c.",
+        "-c",
+        "--shift",
+        parser=lambda text: parse_c([text])[0],
+    ),
+]
 
 
 def parse_numbers(text: str) -> list[int]:
@@ -315,20 +278,18 @@ class OpenOptions:
     transpose: Transpose = False
     max_memory: MaxMemory = None
     text: Text = None
-    stop_words: StopWords = None
     gene_symbols: GeneSymbols = None
 
     def table(self, path: Path, *, fractions: bool) -> CountTable:
         """Read a file."""
-        how: Any = {one.name: getattr(self, one.name) for one in fields(OpenOptions)}
-        del how["gene_symbols"]
-        return self.with_symbols(read_table(path, fractions="allow" if fractions else "refuse", **how))
+        names = ("layer", "transpose", "max_memory", "text", "stop_words")
+        how: Any = {name: getattr(self, name, None) for name in names}
+        table = read_table(path, fractions="allow" if fractions else "refuse", **how)
+        return table if self.gene_symbols is None else self.with_symbols(table, self.gene_symbols)
 
-    def with_symbols(self, table: CountTable) -> CountTable:
+    def with_symbols(self, table: CountTable, column: str) -> CountTable:
         """Name features by their symbols; those without one of their own keep their names."""
-        if self.gene_symbols is None:
-            return table
-        symbols = self._of_features(table, "--gene-symbols", self.gene_symbols).astype(str)
+        symbols = self._of_features(table, "--gene-symbols", column).astype(str)
         unclear = np.isin(symbols, ["", "NA", "nan", *repeated(symbols.tolist())])
         notes = table.notes
         if unclear.any():
@@ -347,7 +308,14 @@ class OpenOptions:
 
 
 @dataclass(frozen=True)
-class Reading(OpenOptions):
+class WordOptions(OpenOptions):
+    """The same where the words of texts become features."""
+
+    stop_words: StopWords = None
+
+
+@dataclass(frozen=True)
+class Reading(WordOptions):
     """How a file is read and what is left out; see `log1pnmf.counts.read_table` and `filter_table`."""
 
     allow_fractions: AllowFractions = False
@@ -393,3 +361,38 @@ def describe(table: CountTable) -> str:
     """Describe in words how large a table is."""
     (n, m), counts = table.shape, table.counts
     return f"{n:,} samples x {m:,} features, {table.fraction:.1%} not zero, {counts.total:,.0f} counts"
+
+
+# ---------- a table about a fit, printed and perhaps written
+
+TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """Options of commands that print a table about a fit."""
+
+    c: WhichModel = None
+    output: TableFile = None
+    json: Json = False
+    force: Force = False
+
+    def screen(self) -> Screen:
+        """Refuse a place for the table before anything is computed, and return where to print."""
+        if self.output is not None:
+            check_table(self.output, force=self.force)
+        return Screen(json=self.json)
+
+    def write(self, screen: Screen, table: Mapping[str, Any], **more: Any) -> None:
+        """Write the columns of a table, the names of its rows first, where that was asked for."""
+        if self.output is not None:
+            write_columns(self.output, table, force=self.force)
+            screen.wrote(self.output)
+        screen.result({name: np.asarray(column).tolist() for name, column in table.items()} | more)
+
+
+def check_table(path: Path, *, force: bool) -> None:
+    """Refuse a place for a table."""
+    if not path.name.endswith(TABLES):
+        raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {path}")
+    check_place(path, force=force)

@@ -149,15 +149,19 @@ PARTS = re.compile(r"run\.json|models|samples\.csv|sweep\.csv|report\.html|(load
 
 
 @contextmanager
-def claimed_for_run(path: StrPath, *, force: bool = False) -> Iterator[Path]:
-    """Take a folder for a run, before any work; it is given back, and removed where nothing was written."""
+def claimed_for_run(
+    path: StrPath, *, force: bool = False, record: str = RECORD, otherwise: str = ""
+) -> Iterator[Path]:
+    """Take a folder for a run, before any work; it is given back, and removed where nothing was written.
+
+    Only a folder that holds the `record` of such a run is replaced.
+    """
     with claimed(path) as place:
         if any(place.iterdir()):
             if not force:
-                raise FileExistsError(
-                    f"{os.fspath(path)} already exists; choose another name or replace it (--force)"
-                )
-            if not is_run(place):
+                do = f"choose another name{otherwise} or replace it (--force)"
+                raise FileExistsError(f"{os.fspath(path)} already exists; {do}")
+            if not (place / record).is_file():
                 raise FileExistsError(f"{place} exists and is not the folder of a run; it is not replaced")
         yield place
 
@@ -176,15 +180,11 @@ class RunWriter:
     _written: dict[str, Fit] = field(default_factory=dict)
 
     @property
-    def _files(self) -> dict[str, Fit]:
-        return {f"c={c_name(fit.c)}": fit for fit in self.fits}
-
-    @property
     def record(self) -> RunRecord:
         """What goes to run.json."""
         return replace(
             self.asked,
-            models=tuple(f"models/{name}.npz" for name in self._files),
+            models=tuple(f"models/c={c_name(fit.c)}.npz" for fit in self.fits),
             fits=tuple(self.measures),
             finished=self.finished,
             interrupted=self.interrupted,
@@ -202,7 +202,8 @@ class RunWriter:
 
     def write(self) -> None:
         """Write what is new: fits first, then run.json, which names them, then the tables."""
-        new = {name: fit for name, fit in self._files.items() if self._written.get(name) is not fit}
+        files = {f"c={c_name(fit.c)}": fit for fit in self.fits}
+        new = {name: fit for name, fit in files.items() if self._written.get(name) is not fit}
         n, m = self.table.shape
         samples, features = numbered(self.table.sample_names, n), numbered(self.table.feature_names, m)
         if self._written:
@@ -235,21 +236,18 @@ def _earlier_aside(folder: Path) -> Iterator[None]:
     aside, moved = folder / f".{secrets.token_hex(8)}.old", False
     try:
         aside.mkdir()
-        _move_parts(folder, aside)
+        for part in _parts(folder):
+            os.rename(part, aside / part.name)
         moved = True
         yield
     except BaseException:
         for part in _parts(folder) if moved else []:
             remove(part)
-        _move_parts(aside, folder)
+        for part in _parts(aside) if aside.exists() else []:
+            os.rename(part, folder / part.name)
         raise
     finally:
         remove(aside)
-
-
-def _move_parts(source: Path, target: Path) -> None:
-    for part in _parts(source) if source.exists() else []:
-        os.rename(part, target / part.name)
 
 
 def _parts(folder: Path) -> list[Path]:
@@ -302,23 +300,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: StrPath) -> RunFolder:
-        """Open a folder that a run left.
-
-        Parameters
-        ----------
-        path : str or PathLike
-            Folder of the run.
-
-        Returns
-        -------
-        RunFolder
-
-        Raises
-        ------
-        FileNotFoundError
-        BadFileError
-            Where it is not such a folder, or not whole.
-        """
+        """Open the folder that a run left at `path`; a BadFileError if it is not one, or not whole."""
         place = Path(path)
         if not place.exists():
             raise FileNotFoundError(f"{path} does not exist; check the path (working folder: {Path.cwd()})")
@@ -332,17 +314,7 @@ class RunFolder:
         return tuple(Fit.load(self.path / name) for name in self.record.models)
 
     def fit(self, c: float | None = None) -> Fit:
-        """Return the fit of one c.
-
-        Parameters
-        ----------
-        c : float, optional
-            Not needed where there is only one fit.
-
-        Returns
-        -------
-        Fit
-        """
+        """Return the fit of one `c`, which is not needed where there is only one fit."""
         known = ", ".join(c_name(fit.c) for fit in self.fits)
         if c is None and len(self.fits) > 1:
             raise BadFileError(f"{self.path} has models for c = {known}; choose one (-c)")
@@ -369,7 +341,7 @@ class RunFolder:
             csv.field_size_limit(before)
 
     def labels(self, column: str) -> np.ndarray:
-        """Labels of the samples, by the name of their column in the data."""
+        """Return the labels of the samples, by the name of their `column` in the data."""
         there = [name for name in self.samples if name not in SAMPLE_COLUMNS]
         columns = dict(zip(self.record.sample_columns, there, strict=False))
         if column not in columns:

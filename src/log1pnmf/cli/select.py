@@ -8,19 +8,18 @@ selection.npz    everything, for `log1pnmf.analysis.Selection.load` and to go on
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from log1pnmf._common.archive import StrPath, building, claimed, remove, replacing, to_tree
+from log1pnmf._common.archive import building, claimed, remove, replacing, to_tree
 from log1pnmf._common.checks import check_choice, check_whole, versions
 from log1pnmf.analysis.grid import HOLDOUTS
 from log1pnmf.analysis.select import N_FOLDS, N_SEEDS
@@ -30,9 +29,9 @@ from log1pnmf.cli import options as common
 from log1pnmf.fitting.fit import c_name
 from log1pnmf.fitting.settings import NOISES, Settings
 
-from .console import KEPT, Screen, one_line
+from .console import KEPT, Screen, noted
 from .options import Reading, SolverOptions, read_filtered, unfolded
-from .run_folder import Source, json_text, write_columns
+from .run_folder import Source, claimed_for_run, json_text, write_columns
 
 # ---------- the folder that log1pnmf select leaves
 
@@ -41,23 +40,14 @@ SELECT_NAMES = (SELECT_RECORD, TABLE, PICTURE, STATE)
 
 
 @contextmanager
-def writing_selection(path: StrPath, *, force: bool, resume: bool) -> Iterator[Path]:
+def writing_selection(path: Path, *, force: bool, resume: bool) -> Iterator[Path]:
     """Claim a folder for a comparison, before any work."""
-    with claimed(path) as place:
-        there = {entry.name for entry in place.iterdir() if not entry.name.startswith(".")}
-        ours = STATE in there or SELECT_RECORD in there
-        if resume and STATE not in there:
-            raise FileNotFoundError(f"{os.fspath(path)} holds no comparison to continue; leave out --resume")
-        if there and not resume:
-            if not force:
-                raise FileExistsError(
-                    f"{os.fspath(path)} already exists; choose another name, continue it (--resume) "
-                    "or replace it (--force)"
-                )
-            if not ours:
-                raise FileExistsError(f"{place} exists and is not the folder of a comparison; it stays")
-            for name in SELECT_NAMES:
-                remove(place / name)
+    if resume and not (path / STATE).exists():
+        raise FileNotFoundError(f"{path} holds no comparison to continue; leave out --resume")
+    how: Any = {"record": STATE, "otherwise": ", continue it (--resume)"}
+    with claimed(path) if resume else claimed_for_run(path, force=force, **how) as place:
+        for name in () if resume else SELECT_NAMES:
+            remove(place / name)
         yield place
 
 
@@ -74,26 +64,19 @@ def _as_record(found: Selection) -> dict[str, Any]:
     }
 
 
-def _files(folder: Path, found: Selection, asked: Mapping[str, Any]) -> dict[str, Callable[[], None]]:
-    """Return what writes record, table and picture; all of it is in the state."""
+def _write_record(folder: Path, record: Mapping[str, Any]) -> None:
+    with replacing(folder / SELECT_RECORD) as file:
+        file.write(f"{json_text(record)}\n".encode())
 
-    def write_record() -> None:
-        with replacing(folder / SELECT_RECORD) as file:
-            file.write(f"{json_text({**asked, **_as_record(found)})}\n".encode())
 
-    def write_settings() -> None:
-        write_columns(folder / TABLE, {**found.summary, "c": [c_name(c) for c in found.summary["c"]]})
+def _draw(path: Path, found: Selection) -> None:
+    from matplotlib.figure import Figure
 
-    def draw() -> None:
-        from matplotlib.figure import Figure
+    from log1pnmf.pl.selection import select as draw_selection
 
-        from log1pnmf.pl.selection import select as draw_selection
-
-        figure = draw_selection(found, figure=Figure(figsize=(7.4, 4.9), layout="constrained"))
-        with building(folder / PICTURE, force=True) as temporary:
-            figure.savefig(temporary, dpi=150)
-
-    return {SELECT_RECORD: write_record, TABLE: write_settings, PICTURE: draw}
+    figure = draw_selection(found, figure=Figure(figsize=(7.4, 4.9), layout="constrained"))
+    with building(path, force=True) as temporary:
+        figure.savefig(temporary, dpi=150)
 
 
 @unfolded
@@ -102,17 +85,11 @@ def select(
     file: common.CountFile,
     components: Annotated[
         str,
-        common.model(
-            "-k", "--components", metavar="K,K...", help="Numbers of factors to compare, such as 1-6,8,10."
-        ),
+        common.model("K,K...", "Numbers of factors to compare, such as 1-6,8,10.", "-k", "--components"),
     ],
     c: common.Shifts = common.DEFAULT_C,
     noise: Annotated[
-        str,
-        common.model(
-            metavar="KIND,KIND",
-            help="Distribution of the counts: poisson, nb (negative binomial), or both to compare them.",
-        ),
+        str, common.model("KIND,KIND", f"{common.KIND}, or both to compare them.")
     ] = Settings.noise,
     batch: common.Batch = None,
     reading: Reading,
@@ -120,16 +97,16 @@ def select(
     holdout: Annotated[
         str,
         common.run(
-            metavar="WHAT",
-            help="counts: hold out a share of every count; samples: hold out whole samples, which also "
-            "works for overdispersed counts.",
+            "WHAT",
+            "counts: hold out a share of every count; samples: hold out whole samples, which also works for "
+            "overdispersed counts.",
         ),
     ] = HOLDOUTS[0],
-    folds: Annotated[int, common.run(metavar="N", help="Number of folds.")] = N_FOLDS,
+    folds: Annotated[int, common.run("N", "Number of folds.")] = N_FOLDS,
     seeds: Annotated[
-        int, common.run(metavar="N", help="Random starts of each setting, to measure stability; 0 skips it.")
+        int, common.run("N", "Random starts of each setting, to measure stability; 0 skips it.")
     ] = N_SEEDS,
-    resume: Annotated[bool, common.run("--resume", help="Continue a comparison that was stopped.")] = False,
+    resume: Annotated[bool, common.run(None, "Continue a comparison that was stopped.", "--resume")] = False,
     output: common.Folder,
     json: common.Json = False,
     force: common.Force = False,
@@ -167,8 +144,7 @@ def select(
             "versions": versions(),
         }
         try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
+            with noted() as warned:
                 found = compare_settings(
                     table.counts,
                     resume=folder / STATE,
@@ -181,11 +157,18 @@ def select(
             screen.error(f"interrupted: what is done is kept in {output}; the same with --resume goes on")
             return KEPT
         finished = found.is_whole
-        screen.notes([one_line(warning.message) for warning in caught])
-        problems = screen.attempt(_files(folder, found, record))
+        screen.notes(warned)
+        table_of_settings = {**found.summary, "c": [c_name(one) for one in found.summary["c"]]}
+        problems = screen.attempt(  # all of it is in the state
+            {
+                SELECT_RECORD: partial(_write_record, folder, {**record, **_as_record(found)}),
+                TABLE: partial(write_columns, folder / TABLE, table_of_settings),
+                PICTURE: partial(_draw, folder / PICTURE, found),
+            }
+        )
         _tell(found, screen)
         written = ", ".join(name for name in SELECT_NAMES if name not in problems)
-        screen.say(("wrote ", "green"), (str(output), "bold"), f" ({written})")
+        screen.wrote(output, f" ({written})")
         for name, why in problems.items():
             screen.error(f"{name} was not written: {why}")
         setting = found.judgement.setting

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -106,8 +107,9 @@ class Pattern:
         """Number of entries."""
         return int(self.indptr[-1])
 
-    def transpose(self) -> Pattern:
-        """Exchange rows and columns."""
+    @cached_property
+    def transposed(self) -> Pattern:
+        """The same entries with rows and columns exchanged."""
         ones = np.ones(len(self.indices), dtype=np.int8)
         indptr, indices, _ = _transposed(self.shape[1], self.indptr, self.indices, ones)
         return Pattern(self.shape[::-1], indptr, indices)

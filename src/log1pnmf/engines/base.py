@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from log1pnmf.counts.compress import Pattern
 from log1pnmf.model.batch_effects import dispersed_sums, mean_sums
 from log1pnmf.model.dispersion import MeanSpectrum
 from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
-from log1pnmf.model.zeros import ZeroSurvey
+from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey
 
 Array = NDArray[np.float64]
 PairSide = Literal["loadings", "factors"]
@@ -63,6 +64,7 @@ class Engine:
     """Whether losses that come with steps are in single precision; that of ``loss`` never is."""
     note: str | None = None
     """What the summary of a fit should tell about where the counts are."""
+    _errors: tuple[tuple[Any, Any, bool], tuple[float, float]] | None = None
 
     def with_problem(self, problem: Problem) -> Engine:
         """Return an engine of the same kind for another problem of the same counts."""
@@ -124,8 +126,19 @@ class Engine:
         """Sum ``t * (expm1(eta) - quadratic)`` over the approximated zeros, and its absolute value.
 
         The first added to `loss` gives the exact one. Both are 0 unless the zeros are adaptive. `roughly`
-        allows a subsample, as in `survey_zeros`.
+        allows a subsample, as in `survey_zeros`. They are kept for the same arrays: the last update of a fit
+        needs them, and so does its certificate.
         """
+        if not isinstance(self.problem.zeros, AdaptiveZeros):
+            return 0.0, 0.0
+        at = loadings, factors, roughly
+        if self._errors is None or not all(map(is_, self._errors[0], at)):
+            self._errors = at, self._zero_errors(self.problem.zeros, *at)
+        return self._errors[1]
+
+    def _zero_errors(
+        self, zeros: AdaptiveZeros, loadings: Any, factors: Any, roughly: bool
+    ) -> tuple[float, float]:
         raise NotImplementedError
 
     def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum | None:

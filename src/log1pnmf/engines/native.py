@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import dataclass
 from numbers import Integral
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,17 +74,6 @@ MOST_SIDES = 4
 """Sides that an engine keeps ready for the compiled core."""
 
 
-class _Outputs(NamedTuple):
-    """Outputs of the compiled core, in the order of its parameters: per row, or per row and component."""
-
-    values: Array
-    gradient: Array
-    loss: Array
-    decrease: Array
-    rejected: NDArray[np.uint8]
-    batch_sums: Array
-
-
 @dataclass(frozen=True, eq=False)
 class RowSums:
     """Loss, gradient and Hessian of every row of one side, summed over the columns seen so far."""
@@ -135,33 +124,37 @@ class NativeEngine(Engine):
         design: Array,
         *,
         bounds: Bounds = NON_NEGATIVE,
-        row_solver: RowSolver = "newton",
+        row_solver: RowSolver | Literal["evaluate"] = "newton",
         with_loss: bool = True,
         with_batch_sums: bool = False,
     ) -> HalfStep:
-        """Improve every row of `start`; see `Engine.half_step`.
+        """Improve every row of `start`; see `Engine.half_step`. "evaluate" takes no step.
 
         Newton's steps need the logarithms of the loss only where a row has to be checked.
         """
         n_batches = self._batches.n_batches if with_batch_sums and self._sums_by_entries else 0
-        start = np.ascontiguousarray(start, dtype=np.float64)
-        out = self._run(row_solver, side, start, design, bounds, with_loss=with_loss, n_batches=n_batches)
+        start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (start, design))
+        tables, n = bounds.tables(design.shape[1]), len(start)
+        loss, decrease = np.zeros((2, n))  # "evaluate" takes no step, and writes no decrease
+        rejected, sums = np.zeros(n, dtype=np.uint8), np.empty((n_batches, n))
+        values, gradient = np.empty_like(start), np.empty_like(start)
+        problem, how = (self._core(side), start, design, *tables), (with_loss, self.n_threads)
+        run(self.kernel, row_solver, *problem, values, gradient, loss, decrease, rejected, sums, *how)
         counted = np.empty(0, dtype=np.uint8) if side.empty is None else (~side.empty).view(np.uint8)
-        sums = self._whole_sums(out.batch_sums) if n_batches else None
         return HalfStep(
-            values=out.values,
-            loss=float(np.sum(out.loss)) + self.problem.plain_constant if with_loss else math.nan,
-            gradient=out.gradient,
-            predicted_decrease=float(np.sum(out.decrease)),
-            n_rejected=int(np.count_nonzero(out.rejected)),
-            batch_sums=sums,
-            residual=side_residual(start, out.gradient, counted, *bounds.tables(start.shape[1])),
+            values=values,
+            loss=float(np.sum(loss)) + self.problem.plain_constant if with_loss else math.nan,
+            gradient=gradient,
+            predicted_decrease=float(np.sum(decrease)),
+            n_rejected=int(np.count_nonzero(rejected)),
+            batch_sums=self._whole_sums(sums) if n_batches else None,
+            residual=side_residual(start, gradient, counted, *tables),
         )
 
     def evaluate(self, side: Side, start: Array, design: Array) -> tuple[float, Array]:
         """Loss and gradient at `start`; see `Engine.evaluate`."""
-        out = self._run("evaluate", side, start, design, NON_NEGATIVE)
-        return float(np.sum(out.loss)) + self.problem.plain_constant, out.gradient
+        found = self.half_step(side, start, design, row_solver="evaluate")
+        return found.loss, found.gradient
 
     def add_statistics(self, side: Side, start: Array, design: Array, *, into: RowSums) -> None:
         """Add loss, gradient and Hessian at `start` to sums over other columns of the same rows."""
@@ -185,11 +178,9 @@ class NativeEngine(Engine):
         found = collect_zeros(*where, np.ascontiguousarray(caps), exposure, self.n_threads)
         return Pattern((len(factors), len(loadings)), *found), exposure
 
-    def zero_errors(self, loadings: Array, factors: Array, *, roughly: bool = False) -> tuple[float, float]:
-        """Describe how far the quadratics are off; see `Engine.zero_errors`."""
-        zeros = self.problem.zeros
-        if not isinstance(zeros, AdaptiveZeros):
-            return 0.0, 0.0
+    def _zero_errors(
+        self, zeros: AdaptiveZeros, loadings: Array, factors: Array, roughly: bool
+    ) -> tuple[float, float]:
         signed, absolute = np.empty((2, len(factors)))
         where, every = self._zeros(loadings, factors), surveyed_every(len(loadings)) if roughly else 1
         zero_errors(*where, every, zeros.quadratics, signed, absolute, self.n_threads)
@@ -237,33 +228,13 @@ class NativeEngine(Engine):
         zeros, problem = self.problem.zeros, self.problem
         if zeros is None:
             return means
-        stored = zeros.by_sample if isinstance(zeros, AdaptiveZeros) else None
+        stored = zeros.stored.transposed if isinstance(zeros, AdaptiveZeros) else None
         means += zeros.constant * self._batches.rest(problem.counts, problem.exposure, stored)[0]
         return np.maximum(means, 0.0, out=means)
 
     def _zeros(self, loadings: Array, factors: Array) -> tuple[str, CoreSide, Array, Array]:
         start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (factors, loadings))
         return self.kernel, self._core(self.problem.factors_side), start, design
-
-    def _run(
-        self,
-        task: str,
-        side: Side,
-        start: Array,
-        design: Array,
-        bounds: Bounds,
-        *,
-        with_loss: bool = True,
-        n_batches: int = 0,
-    ) -> _Outputs:
-        start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (start, design))
-        n = len(start)
-        loss, decrease = np.empty((2, n))
-        rejected, sums = np.empty(n, dtype=np.uint8), np.empty((n_batches, n))
-        out = _Outputs(np.empty_like(start), np.empty_like(start), loss, decrease, rejected, sums)
-        problem = (self._core(side), start, design, *bounds.tables(design.shape[1]))
-        run(self.kernel, task, *problem, *out, with_loss, self.n_threads)
-        return out
 
     def _core(self, side: Side) -> CoreSide:
         """Return counts, exposure, model and zeros as the compiled core takes them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -163,11 +164,8 @@ class ChunkPass:
         if isinstance(engine.problem.zeros, AdaptiveZeros):
             into.rows.loss[:] += engine.problem.zeros.constants
         engine.add_statistics(engine.problem.factors_side, self.factors, values, into=into.rows)
-        batches = engine.problem.batches
-        if batches is None:
-            into.linear[0] += side.row_exposure @ values
-        else:
-            into.linear[:] += batches.members(side.row_exposure) @ values
+        batches, t = engine.problem.batches, side.row_exposure
+        into.linear[:] += (t if batches is None else batches.members(t)) @ values
         most = float(np.finfo(np.float32).max)
         return ChunkRows(values, gradient.clip(-most, most).astype(np.float32), decrease, rejected)
 
@@ -395,7 +393,7 @@ class StreamingEngine(Engine):
         """Survey the rows in memory, scaled up; see `Engine.survey_zeros`."""
         index = self.counts.sample_index
         own = _rows_at(self.adopt(loadings), index)
-        found = self._in_memory(self._kept()).survey_zeros(own, np.asarray(factors), caps, straight=straight)
+        found = self._kept().survey_zeros(own, np.asarray(factors), caps, straight=straight)
         scale = self.counts.n_samples / max(1, len(index))
         return found._replace(error=scale * found.error, n_above=scale * found.n_above)
 
@@ -403,14 +401,13 @@ class StreamingEngine(Engine):
         """List none: every chunk finds its own in every pass, and adds the constant terms of the others."""
         return Pattern.empty((len(factors), 0)), np.zeros((len(factors), 2))
 
-    def zero_errors(self, loadings: Any, factors: Any, *, roughly: bool = False) -> tuple[float, float]:
-        """Return the errors of the quadratics, roughly from rows in memory; see `Engine.zero_errors`."""
-        zeros, index = self.problem.zeros, self.counts.sample_index
-        if not isinstance(zeros, AdaptiveZeros):
-            return 0.0, 0.0
+    def _zero_errors(
+        self, zeros: AdaptiveZeros, loadings: Any, factors: Any, roughly: bool
+    ) -> tuple[float, float]:
+        index = self.counts.sample_index
         if roughly and len(index):
             own, at = _rows_at(self.adopt(loadings), index), np.asarray(factors)
-            sample = with_zeros(self._kept(), zeros, own, at, self.n_threads)
+            sample = with_zeros(self._kept().problem, zeros, own, at, self.n_threads)
             scale = self.counts.n_samples / len(index)
             signed, absolute = sample.zero_errors(own, at, roughly=True)
             return scale * signed, scale * absolute
@@ -438,7 +435,7 @@ class StreamingEngine(Engine):
 
     def sample(self) -> Sample:
         """Return the rows that the survey kept in memory."""
-        return Sample(self._in_memory(self._kept()), self.settle, self.counts.sample_index)
+        return Sample(self._kept(), self.settle, self.counts.sample_index)
 
     def settle(self, row: Array, factors: Array, bounds: Bounds = NON_NEGATIVE) -> Rows:
         """Solve the loadings for given factors in one pass, from one row for all samples, or one for each."""
@@ -454,33 +451,34 @@ class StreamingEngine(Engine):
 
     def _summed(self, work: Any, loadings: Any) -> Any:
         """Run a pass that only sums up."""
-        done, problem = iter(range(1, len(self.counts.bounds))), self.problem
+        return self._run(work, self.adopt(loadings), self._labels, lambda index, nothing: None)
 
-        def receive(index: int, nothing: None) -> None:
+    def _run(self, work: Any, start: Rows, labels: Labels, take: Callable[[int, Any], None]) -> Any:
+        """Run a pass; `take` gets the number of every chunk and the results for its rows."""
+        done, counts = iter(range(1, len(self.counts.bounds))), self.counts
+
+        def receive(index: int, rows: Any) -> None:
+            take(index, rows)
             if self._on_chunk is not None:
-                self._on_chunk(next(done), len(self.counts.bounds) - 1)
+                self._on_chunk(next(done), len(counts.bounds) - 1)
 
-        start = self.adopt(loadings)
-        return self._runner.run(
-            work, self.counts, problem.size_factors, start=start, receive=receive, labels=self._labels
-        )
+        sizes = self.problem.size_factors
+        return self._runner.run(work, counts, sizes, start=start, receive=receive, labels=labels)
 
     @property
     def _labels(self) -> Labels:
         return None if self.problem.batches is None else self.problem.batches.labels
 
-    def _in_memory(self, problem: Problem) -> NativeEngine:
-        return NativeEngine(problem, self.n_threads)
-
-    def _kept(self) -> Problem:
-        """Return the problem of the rows in memory; zeros are computed exactly, where they are adaptive."""
+    def _kept(self) -> NativeEngine:
+        """Return the engine of the rows in memory; zeros are computed exactly, where they are adaptive."""
         problem, index = self.problem, self.counts.sample_index
         zeros = None if isinstance(problem.zeros, AdaptiveZeros) else problem.zeros
         sizes = problem.size_factors[index]
         prior = None if problem.size_prior is None else problem.size_prior.of(index)
         batches = None if problem.batches is None else problem.batches.of_samples(index)
         own = {"size_factors": sizes, "zeros": zeros, "size_prior": prior, "batches": batches}
-        return replace(problem, counts=self.counts.sample, **own)  # type: ignore[arg-type]
+        part = replace(problem, counts=self.counts.sample, **own)  # type: ignore[arg-type]
+        return NativeEngine(part, self.n_threads)
 
     @cached_property
     def _weights(self) -> Array:
@@ -511,41 +509,27 @@ class StreamingEngine(Engine):
         shape, folder = (counts.n_samples, start.shape[1]), counts.source.folder
         values = None if task in ("evaluate", "errors") else RowFile(shape, folder=folder)
         gradient = RowFile(shape, np.float32, folder=folder)
-        seen: list[ChunkRows] = []
+        totals = [0.0, 0]
 
-        def receive(index: int, rows: ChunkRows) -> None:
+        def take(index: int, rows: ChunkRows) -> None:
             first = int(counts.bounds[index])
             if values is not None:
                 values.write(first, rows.values)
             gradient.write(first, rows.gradient)
-            seen.append(
-                ChunkRows(rows.values[:0], rows.gradient[:0], rows.predicted_decrease, rows.n_rejected)
-            )
-            if self._on_chunk is not None:
-                self._on_chunk(len(seen), len(counts.bounds) - 1)
+            totals[:] = totals[0] + rows.predicted_decrease, totals[1] + rows.n_rejected
 
         rows_bounds, kind, held = bounds.kinds
         labels, batches = self._labels, problem.batches
         if kind is not None:
             labels = kind if batches is None else kind * batches.n_batches + batches.labels
-        work = ChunkPass(
-            task,
-            np.asarray(factors),
-            ChunkModel.of(problem),
-            problem.zeros,
-            rows_bounds,
-            self.n_threads,
-            held,
-        )
-        sums: Any = self._runner.run(
-            work, counts, problem.size_factors, start=start, receive=receive, labels=labels
-        )
+        model, how = ChunkModel.of(problem), (rows_bounds, self.n_threads, held)
+        work = ChunkPass(task, np.asarray(factors), model, problem.zeros, *how)
+        sums = self._run(work, start, labels, take)
         ended = start if values is None else values.rows()
         at_start = gradient.rows()
         last = _LastPass(ended, factors, sums, None if task == "step" else at_start)
         self._last = last
-        decrease, rejected = sum(one.predicted_decrease for one in seen), sum(one.n_rejected for one in seen)
-        return last, HalfStep(ended, np.nan, at_start, decrease, rejected)  # type: ignore[arg-type]
+        return last, HalfStep(ended, np.nan, at_start, *totals)  # type: ignore[arg-type]
 
 
 def _rows_at(rows: Rows, index: NDArray[np.int64]) -> Array:

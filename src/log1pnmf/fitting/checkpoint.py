@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -15,7 +16,6 @@ from log1pnmf._common.archive import StrPath, check_numbers, check_value, to_tre
 from log1pnmf._common.checks import Random, check_choice, check_known, random_from_parts, warn
 from log1pnmf.counts.compress import checksum_of
 from log1pnmf.counts.counts import Counts
-from log1pnmf.model.batches import Batches
 
 from .runs import Progress, Run
 from .settings import GIVEN, LIKELIHOODS, Settings
@@ -27,11 +27,7 @@ SECONDS_BETWEEN = 30.0  # between two writes of a checkpoint
 
 
 class CheckpointWriter:
-    """Writes a checkpoint every few seconds, and the last state when it is closed.
-
-    A write that fails for want of space and the like is a warning: the fit goes on, and what was written
-    before stays.
-    """
+    """Writes a checkpoint every few seconds, and the last state when it is closed."""
 
     def __init__(self, path: StrPath, identity: Mapping[str, Any], rng: Random, started: float) -> None:
         check_known(rng)
@@ -55,7 +51,7 @@ class CheckpointWriter:
         try:
             check_checkpoint(self._path)  # something else may have been put there meanwhile
             archive.write_archive(self._path, *archive.split_arrays({**about, **to_tree(progress)}))
-        except OSError as error:
+        except OSError as error:  # no space, for instance; what was written before stays
             warn(f"checkpoint could not be written ({error}); the fit goes on", RuntimeWarning)
         else:
             self._unwritten = None
@@ -129,19 +125,11 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
         check_numbers("loadings", point.loadings, (n, k))
         check_numbers("factors", point.factors, (m, k))
         if point.effects is not None:
-            own = np.asarray(progress.changed.effects)
-            check_numbers("effects", point.effects, own.shape, positive=True)
+            check_numbers("effects", point.effects, (len(np.asarray(last.effects)), m), positive=True)
     runs: list[Progress | Run] = [progress, *([] if best is None else [best])]
-    for one in runs:
-        History.check(one.history)
-        one.changed.check((n, m))
-        if (one.changed.noise is None) != (settings["noise"] == "poisson"):
-            raise ValueError("the noise is not that of the settings")
-        fitted = settings["size_factors"] == "fit" and np.isfinite(settings["c"])
-        if fitted != (one.changed.size_factors is not None):
-            raise ValueError("size factors are not those of the settings")
-        if (one.last.likelihood == "adaptive") != (one.changed.zeros is not None):
-            raise ValueError(f"an iteration that is {one.last.likelihood} does not fit its zeros")
+    for run in runs:
+        History.check(run.history)
+        _check_parameters(run.last, settings, (n, m))
     if progress.restart >= settings["n_init"] or (best is None) != (progress.restart == 0):
         raise ValueError(f"start {progress.restart} of {settings['n_init']} cannot be")
     if (last.schedule is not None) != (settings["row_solver"] == "newton"):
@@ -151,19 +139,49 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
         raise ValueError("the state of the solver must be finite numbers")
 
 
+def _check_parameters(at: Iteration, settings: Mapping[str, Any], shape: tuple[int, int]) -> None:
+    """Refuse parameters of the model that do not go with the settings, n samples and m features."""
+    (n, m), zeros = shape, at.zeros
+    check_numbers("size_factors", at.size_factors, (n,), positive=True)
+    for name, there, wanted in (
+        ("effects", at.effects, settings["batch"] != "none"),
+        ("noise", at.noise, settings["noise"] != "poisson"),
+        ("zeros", zeros, at.likelihood == "adaptive"),
+    ):
+        if (there is not None) != wanted:
+            raise ValueError(f"{name} of the last iteration are not those of the settings")
+    if at.noise is not None:
+        prior = at.noise.prior
+        check_numbers("dispersion", at.noise.dispersion, (m,), positive=prior is not None)
+        if prior is not None:
+            check_numbers("centre", np.abs(prior.centre), (m,))
+            check_numbers("freedom", prior.freedom, (m,))
+            check_numbers("level", prior.level, (m,))
+            if not prior.spread > 0.0 or math.isinf(1.0 / prior.spread):
+                raise ValueError(f"spread must be positive, got {prior.spread}")
+    if zeros is None:
+        return
+    check_numbers("quadratics", np.abs(zeros.quadratics), (m, 3 if at.noise is None else 5))
+    if (zeros.quadratics[:, 2] < 0.0).any() or (zeros.quadratics[:, 4:] > 0.0).any():
+        raise ValueError("the quadratics of zeros have coefficients of the wrong sign")
+    check_numbers("exposure of zeros", zeros.exposure, (m, 2))
+    check_numbers("caps of zeros", zeros.caps, (m,))
+    check_numbers("error of zeros", np.array(zeros.error), ())
+    # the compiled core would read beyond its arrays
+    indptr, indices, shape = zeros.stored.indptr, zeros.stored.indices, zeros.stored.shape
+    if indptr.dtype != np.int64 or indptr.shape != (m + 1,) or indices.dtype != np.int32 or indices.ndim != 1:
+        raise ValueError("the zeros that are visited have the wrong type or shape")
+    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any() or shape[0] != m:
+        raise ValueError("the zeros that are visited do not fit together")
+    if shape[1] not in (0, n) or (len(indices) and not (indices.min() >= 0 and indices.max() < n)):
+        raise ValueError(f"a zero that is visited is beyond the {n} samples")
+
+
 # ---------------------------------------------------------------- the same fit
 
 
-def fingerprint(
-    settings: Settings,
-    counts: Counts,
-    sizes: np.ndarray,
-    start: Any = None,
-    dispersion: Any = None,
-    *,
-    batches: Batches | None = None,
-) -> dict[str, Any]:
-    """Describe the data and settings of a fit; a checkpoint is resumed only if they are the same."""
+def fingerprint(settings: Settings, counts: Counts, **given: Any) -> dict[str, Any]:
+    """Describe data, settings and `given` arrays; a checkpoint is resumed only if they are the same."""
     data = {
         "shape": list(counts.shape),
         "number of non-zeros": counts.nnz,
@@ -171,15 +189,9 @@ def fingerprint(
         "checksum": counts.checksum(),
     }
     own = to_tree(settings)
-    if settings.size_factors == GIVEN:
-        own["size_factors"] = f"given, with checksum {checksum_of([sizes])}"
-    if settings.dispersion == GIVEN:
-        own["dispersion"] = f"given, with checksum {checksum_of([np.asarray(dispersion, dtype=np.float64)])}"
-    own["batch"] = "none"
-    if batches is not None:
-        own["batch"] = f"{batches.n_batches}, with checksum {checksum_of([batches.labels])}"
-    if isinstance(start, tuple):
-        own["init"] = f"given, with checksum {checksum_of(start)}"
+    for name, arrays in given.items():
+        if own.get(name, GIVEN) == GIVEN:
+            own[name] = "none" if arrays is None else f"given, with checksum {checksum_of(arrays)}"
     if settings.random_state is None:
         own["random_state"] = "not a number"
     return {"data": data, "settings": own}

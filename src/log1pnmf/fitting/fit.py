@@ -27,8 +27,8 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise, ShiftedLog
 from log1pnmf.model.predict import Rates
-from log1pnmf.model.problem import FREE_KIND, KINDS, Problem, Structure
-from log1pnmf.model.zeros import AdaptiveZeros, Zeros
+from log1pnmf.model.problem import FREE_KIND, KINDS, Array, Problem, Structure
+from log1pnmf.model.zeros import Zeros
 
 from .settings import Settings
 from .solver import History
@@ -262,134 +262,42 @@ def check_kinds(kinds: list[str], mask: NDArray[Any] | None, n_features: int) ->
 
 # ---------- checks of a fit that comes from a file: its parts have to go together
 
-NAMES = ("sample_names", "feature_names", "given_factor_names", "factor_kinds")
-
 MOST_COMPONENTS = 10_000
 """Factors that the settings in a file may ask for, beyond those it has."""
-
-
-def _check_noise(fit: Any) -> None:
-    asked, had = fit.asked.noise, fit.settings.noise
-    if asked not in ("auto", had) or had == "auto" or (had == "nb") != (fit.dispersion is not None):
-        raise ValueError(f"noise is {fit.settings.noise!r}, which does not go with the rest")
-    if fit.dispersion is not None:
-        check_numbers("dispersion", fit.dispersion, (len(fit.factors),))
-
-
-def _check_names(fit: Any) -> None:
-    lengths = (len(fit.loadings), len(fit.factors), fit.n_components, fit.n_components)
-    for what, length in zip(NAMES, lengths, strict=True):
-        names = getattr(fit, what)
-        if names is not None and names.shape != (length,):
-            raise ValueError(f"{what} must be {length}, got shape {names.shape}")
-    if fit.given_factor_names is not None:
-        check_factor_names(fit.given_factor_names, fit.n_components)
-    check_kinds(fit.kinds, fit.mask, len(fit.factors))
 
 
 def check_fit(fit: Any) -> None:
     """Refuse a fit whose parts do not fit together; only damaged or forged files hold one."""
     if fit.loadings.ndim != 2 or fit.factors.ndim != 2 or 0 in fit.loadings.shape + fit.factors.shape:
         raise ValueError(f"loadings and factors have shapes {fit.loadings.shape} and {fit.factors.shape}")
-    (n, k), m = fit.loadings.shape, len(fit.factors)
+    (n, k), m, data, batches = fit.loadings.shape, len(fit.factors), fit.data, fit.batches
     check_numbers("loadings", fit.loadings, (n, k))
     check_numbers("factors", fit.factors, (m, k))
     check_numbers("size_factors", fit.size_factors, (n,), positive=True)
-    _check_noise(fit)
-    _check_names(fit)
-    if not 0.0 < fit.data.total < math.inf:
-        raise ValueError(f"data must have counts, got {fit.data}")
-    if fit.batches is not None and (len(fit.batches.labels), fit.batches.effects.shape[1]) != (n, m):
-        raise ValueError(f"batches must be of {n} samples and {m} features")
-    if (fit.data.n_samples if fit.whole else n, fit.data.n_features) != (n, m):
-        raise ValueError(f"data must be of {n} samples and {m} features, got {fit.data}")
-    if fit.settings.n_components != k or fit.settings.link != fit.asked.link:
-        raise ValueError(f"settings are of another fit: {fit.settings}")
-    if fit.asked.n_components > max(MOST_COMPONENTS, k):
-        raise ValueError(f"n_components is {fit.asked.n_components:,}")
+    if fit.dispersion is not None:
+        check_numbers("dispersion", fit.dispersion, (m,))
+    lengths = {"sample_names": n, "feature_names": m, "given_factor_names": k, "factor_kinds": k}
+    for what, length in lengths.items():
+        names = getattr(fit, what)
+        if names is not None and names.shape != (length,):
+            raise ValueError(f"{what} must be {length}, got shape {names.shape}")
+    if fit.given_factor_names is not None:
+        check_factor_names(fit.given_factor_names, k)
+    check_kinds(fit.kinds, fit.mask, m)
     check_choice("scale", fit.scale, NORMALIZATIONS)
-    if fit.settings.likelihood == "auto":
-        raise ValueError("settings must be those of a finished fit")
     History.check(fit.history)
-
-
-# ---------- what updates have changed in the problem of a fit, as arrays and back
-
-Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Changed:
-    """What updates change in the problem of a fit: a run ends with it, and a checkpoint keeps it."""
-
-    zeros: AdaptiveZeros | None = None
-    noise: NegativeBinomial | None = None
-    effects: Array | None = None  # (B, m): of batches
-    size_factors: Array | None = None  # (n,): where they are fitted
-
-    @classmethod
-    def of(cls, problem: Problem) -> Changed:
-        """Return what may have been changed in a problem."""
-        noise, batches = problem.noise, problem.batches
-        return cls(
-            problem.zeros if isinstance(problem.zeros, AdaptiveZeros) else None,
-            noise if isinstance(noise, NegativeBinomial) else None,
-            None if batches is None else batches.effects,
-            None if problem.size_prior is None else problem.size_factors,
-        )
-
-    def put_into(self, problem: Problem) -> Problem:
-        """Return the problem of a fit as it is after the changes."""
-        batches = problem.batches
-        if batches is not None and self.effects is not None:
-            batches = replace(batches, effects=self.effects)
-        sizes = problem.size_factors if self.size_factors is None else self.size_factors
-        zeros = problem.zeros if self.zeros is None else self.zeros
-        return replace(problem, size_factors=sizes, zeros=zeros, noise=self.noise or POISSON, batches=batches)
-
-    def check(self, shape: tuple[int, int]) -> None:
-        """Refuse what does not fit n samples and m features; only a forged file holds that."""
-        (n, m), effects = shape, self.effects
-        if effects is not None:
-            check_numbers("effects", effects, (len(effects), m), positive=True)
-        if self.size_factors is not None:
-            check_numbers("size_factors", self.size_factors, (n,), positive=True)
-        if self.noise is not None:
-            prior = self.noise.prior
-            check_numbers("dispersion", self.noise.dispersion, (m,), positive=prior is not None)
-            if prior is not None:
-                _check_finite("centre", prior.centre, (m,))
-                check_numbers("freedom", prior.freedom, (m,))
-                check_numbers("level", prior.level, (m,))
-                if not prior.spread > 0.0 or math.isinf(1.0 / prior.spread):
-                    raise ValueError(f"spread must be positive, got {prior.spread}")
-        if self.zeros is not None:
-            _check_zeros(self.zeros, shape, 3 if self.noise is None else 5)
-
-
-def _check_zeros(zeros: AdaptiveZeros, shape: tuple[int, int], n_coefficients: int) -> None:
-    (n, m), stored = shape, zeros.stored
-    _check_finite("quadratics", zeros.quadratics, (m, n_coefficients))
-    if (zeros.quadratics[:, 2] < 0.0).any() or (zeros.quadratics[:, 4:] > 0.0).any():
-        raise ValueError("the quadratics of zeros have coefficients of the wrong sign")
-    check_numbers("exposure of zeros", zeros.exposure, (m, 2))
-    check_numbers("caps of zeros", zeros.caps, (m,))
-    check_numbers("error of zeros", np.array(zeros.error), ())
-    indptr, indices = stored.indptr, stored.indices
-    # the compiled core would read beyond its arrays
-    if indptr.dtype != np.int64 or indptr.shape != (m + 1,) or indices.dtype != np.int32 or indices.ndim != 1:
-        raise ValueError("the zeros that are visited have the wrong type or shape")
-    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any() or stored.shape[0] != m:
-        raise ValueError("the zeros that are visited do not fit together")
-    if stored.shape[1] not in (0, n) or (len(indices) and not (indices.min() >= 0 and indices.max() < n)):
-        raise ValueError(f"a zero that is visited is beyond the {n} samples")
-
-
-def _check_finite(name: str, array: Any, shape: tuple[int, ...]) -> None:
-    """Refuse what is not an array of that shape, of finite float64 of either sign."""
-    if not isinstance(array, np.ndarray) or array.dtype != np.float64:
-        raise ValueError(f"{name} must be float64, got {array!r:.100}")
-    check_numbers(name, np.abs(array), shape)
+    own, asked = fit.settings, fit.asked
+    noise = "poisson" if fit.dispersion is None else "nb"
+    shape = (data.n_samples if fit.whole else n, data.n_features)
+    for what, fits in (
+        ("settings", own.noise == noise and asked.noise in ("auto", noise)),
+        ("data", 0.0 < data.total < math.inf and shape == (n, m)),
+        ("batches", batches is None or (len(batches.labels), batches.effects.shape[1]) == (n, m)),
+        ("settings", own.n_components == k and own.link == asked.link and own.likelihood != "auto"),
+        ("asked", asked.n_components <= max(MOST_COMPONENTS, k)),
+    ):
+        if not fits:
+            raise ValueError(f"{what} must go with the other parts, got {getattr(fit, what)!r:.300}")
 
 
 # ---------- order and scale of the factors as users see them; neither changes the model
@@ -442,10 +350,7 @@ def factor_shares(loadings: Array, factors: Array) -> Array:
 
 
 def sample_shares(loadings: Array, factors: Array) -> Array:
-    """Return the share of each sample's signal ``sum_j (L F')_ij`` that each factor carries.
-
-    Rows sum to 1; those of samples without any signal are 0. The scale of the factors does not matter.
-    """
+    """Return the share of each sample's signal ``sum_j (L F')_ij`` that each factor carries."""
     signal = loadings * factors.sum(axis=0)
     return signal / or_one(signal.sum(axis=1, keepdims=True))
 
@@ -716,13 +621,7 @@ class Fit:
         )
 
     def of_rows(self, rows: NDArray[np.intp]) -> Fit:
-        """Return the fit of some of its samples, for another fit to them.
-
-        Parameters
-        ----------
-        rows : array of int
-            Which samples.
-        """
+        """Return the fit of some of its samples, those of these `rows`, for another fit to them."""
         batches = None if self.batches is None else self.batches.of_samples(rows)
         return replace(
             self, loadings=self.loadings[rows], size_factors=self.size_factors[rows], batches=batches
@@ -823,30 +722,12 @@ class Fit:
             return cls.from_parts(*parts)
 
     def to_parts(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Convert the fit to arrays and plain values, the form in which files keep it.
-
-        Returns
-        -------
-        arrays : dict of str to ndarray
-        metadata : dict
-        """
+        """Return the arrays of the fit by name, and all other values: the form in which files keep it."""
         return split_arrays({"kind": KIND, **to_tree(self)})
 
     @classmethod
     def from_parts(cls, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Fit:
-        """Make a fit of what `to_parts` returned; every value is checked.
-
-        Parameters
-        ----------
-        arrays : dict of str to ndarray
-            Arrays that `to_parts` returned.
-        metadata : dict
-            Metadata that `to_parts` returned.
-
-        Returns
-        -------
-        Fit
-        """
+        """Make a fit of the `arrays` and `metadata` that `to_parts` returned; every value is checked."""
         tree = join_arrays(arrays, metadata)
         names = [field.name for field in fields(cls)]
         if not tree.keys() >= set(names):

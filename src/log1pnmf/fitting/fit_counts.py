@@ -6,13 +6,12 @@ import math
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from numbers import Integral
 from typing import Any, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from log1pnmf._common.archive import StrPath
 from log1pnmf._common.checks import (
@@ -20,6 +19,7 @@ from log1pnmf._common.checks import (
     check_choice,
     check_whole,
     convergence_warning,
+    one_for_each,
     plural,
     shown_after,
     warn,
@@ -37,21 +37,22 @@ from log1pnmf.engines.registry import (
 )
 from log1pnmf.model.batch_effects import first_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.dispersion import DispersionKind, update_dispersions
+from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, update_dispersions
+from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise
 from log1pnmf.model.predict import score_parts
-from log1pnmf.model.problem import Constraint, Problem
-from log1pnmf.model.zeros import AdaptiveZeros
+from log1pnmf.model.problem import Array, Constraint, Problem, SizePrior
+from log1pnmf.model.size_factors import WEIGHT
 
 from .callbacks import Callback
 from .checkpoint import CheckpointWriter, check_checkpoint, fingerprint, load_checkpoint
 from .fit import Certificate, Fit
-from .fixed_factors import checksums, constraint_of, structure_of
+from .fixed_factors import constraint_of, structure_of
 from .new_samples import project
-from .runs import LARGEST_STORED, Run, Runs, first_problem, update_of
+from .runs import LARGEST_STORED, Run, Runs
 from .settings import GIVEN, INITS, LARGEST_EXACT, Settings
-from .solver import PATIENCE, STATIONARY, Iteration, largest_residual, residual_at
+from .solver import PATIENCE, STATIONARY, Iteration, largest_residual, problem_at, residual_at
 from .starts import check_start, continued_start, find_start
-from .summary import note_on_sizes
+from .summary import NOISES, note_on_sizes
 
 # ---------- parameters as users pass them: settings, and what was given beside them
 
@@ -127,8 +128,6 @@ def default_of(name: str) -> Any:
 
 # ---------- noise="auto": which noise the counts prefer, and why
 
-Array = NDArray[np.float64]
-
 TEST_FRACTION = 0.2
 """Share of the counts that is scored."""
 
@@ -139,44 +138,20 @@ ENOUGH: dict[str, Any] = {"init": "nndsvd", "max_iter": 50, "tol": 1e-6, "n_init
 """Of the fit whose means both kinds of noise are given."""
 
 
-@dataclass(frozen=True)
-class NoiseChoice:
-    """Which of two kinds of noise predicts held-out counts better."""
-
-    gain: float  # held-out log-likelihood with negative binomial noise minus that with Poisson noise
-    error: float  # its standard error over samples
-    n_samples: int  # samples that were looked at
-
-    @property
-    def noise(self) -> str:
-        """Poisson, the simpler one, unless the other is better by more than one standard error."""
-        return "nb" if self.gain > self.error else "poisson"
-
-    def __str__(self) -> str:
-        name = {"nb": "negative binomial", "poisson": "Poisson"}[self.noise]
-        if self.gain < 0.0:
-            why = f"negative binomial noise predicts them worse by {-self.gain:,.0f}"
-        else:
-            why = f"negative binomial noise predicts them better by {self.gain:,.0f}"
-        return (
-            f"noise='auto' took {name} noise: held-out counts of {self.n_samples:,} samples were scored, and "
-            f"{why} units of log-likelihood (standard error {self.error:,.0f})"
-        )
-
-
 def choose_noise(
     asked: Settings, counts: Counts, *, size_factors: Any, batch: Any, n_jobs: int | None
-) -> NoiseChoice:
-    """Score held-out counts with both kinds of noise around the same means.
+) -> tuple[str, str]:
+    """Return the noise that predicts held-out counts better around the same means, and why.
 
-    A share of the counts is held out. The rest is fitted with Poisson noise for a few iterations, which gives
-    the means, and the dispersions are found for these. So it takes a small part of the time of a fit. The
-    answer does not depend on the random state of the fit, and takes no random number from it.
+    A Poisson fit of a few iterations to the counts that are not held out has the means, and dispersions are
+    found for these. Takes no random number from the fit, and does not depend on its random state.
     """
     most = max(FEWEST_SAMPLES, int(MOST_ENTRIES / counts.n_features))
     part, which = counts.part_in_memory(most if counts.n_samples > most else None)
-    part, rng = part.on_host(), np.random.default_rng(0)
-    train, test = _split(part, rng)
+    try:
+        train, test = split_counts(part.on_host(), TEST_FRACTION, random_state=np.random.default_rng(0))
+    except ValueError as error:
+        raise ValueError(f"noise='auto' holds out counts to choose: {error}; or name the noise") from error
     sizes = counts.size_factors(asked.size_factors if size_factors is None else size_factors)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", convergence_warning())
@@ -188,29 +163,19 @@ def choose_noise(
             n_jobs=n_jobs,
             verbose=0,
         )
-    kind = asked.dispersion if asked.dispersion in get_args(DispersionKind) else "feature"
-    return _compared(found, train, test, cast(DispersionKind, kind))
-
-
-def _split(counts: Counts, rng: np.random.Generator) -> tuple[Counts, Counts]:
-    try:
-        return split_counts(counts, TEST_FRACTION, random_state=rng)
-    except ValueError as error:
-        raise ValueError(f"noise='auto' holds out counts to choose: {error}; or name the noise") from error
-
-
-def _compared(fit: Fit, train: Counts, test: Counts, kind: DispersionKind) -> NoiseChoice:
-    """Score the test part with the means of a fit, with and without dispersions."""
-    alpha = fit.link.alpha
-    problem = replace(fit.problem(train), zeros=None)
-    dispersions, _ = update_dispersions(problem, fit.loadings, fit.factors / alpha, kind=kind)
-    scores: list[Any] = [
-        score_parts(rates, train, test, test_fraction=TEST_FRACTION)
-        for rates in (fit.rates, replace(fit.rates, dispersion=dispersions.dispersion))
-    ]
-    gains = scores[1] - scores[0]
-    error = float(gains.std(ddof=1)) * math.sqrt(len(gains)) if len(gains) > 1 else 0.0
-    return NoiseChoice(float(gains.sum()), error, len(gains))
+    kind: Any = asked.dispersion if asked.dispersion in get_args(DispersionKind) else "feature"
+    means, point = found.rates, (found.loadings, found.factors / found.link.alpha)
+    dispersions, _ = update_dispersions(found.problem(train), *point, kind=kind)
+    dispersed = replace(means, dispersion=dispersions.dispersion)
+    poisson, nb = (score_parts(one, train, test, test_fraction=TEST_FRACTION) for one in (means, dispersed))
+    gains = nb - poisson
+    gain, deviation = float(gains.sum()), float(gains.std(ddof=len(gains) > 1)) * math.sqrt(len(gains))
+    noise = "nb" if gain > deviation else "poisson"  # the simpler one, unless the other is clearly better
+    better = f"{'worse' if gain < 0.0 else 'better'} by {abs(gain):,.0f} units of log-likelihood"
+    return noise, (
+        f"noise='auto' took {NOISES[noise]} noise: held-out counts of {len(gains):,} samples were scored, "
+        f"and negative binomial noise predicts them {better} (standard error {deviation:,.0f})"
+    )
 
 
 # ---------- the start that a user gave
@@ -341,14 +306,14 @@ def fit_counts(
     batches = None if batch is None else _batches(batch, asked, data, before)
     chosen, choice = asked, None
     if asked.noise == "auto":
-        choice = choose_noise(asked, data, size_factors=size_factors, batch=batch, n_jobs=n_jobs)
-        chosen = asked.with_noise(choice.noise)
+        noise, choice = choose_noise(asked, data, size_factors=size_factors, batch=batch, n_jobs=n_jobs)
+        chosen = asked.with_noise(noise)
     name = resolve_engine(asked.engine, data, asked.n_components, asked.row_solver)
     settings = chosen.resolved(name, data)
     check_memory(name, data, asked.n_components, effective_threads(n_jobs))
     known, constraint = None, settings.constraint
-    if not (fixed_loadings is None and fixed_factors is None and mask is None):
-        parts = {"fixed_loadings": fixed_loadings, "fixed_factors": fixed_factors, "mask": mask}
+    parts = dict(zip(KNOWN, (fixed_loadings, fixed_factors, mask), strict=True))
+    if any(part is not None for part in parts.values()):
         known = structure_of(data, settings, **parts)
         constraint = constraint_of(settings, known)
     sizes = data.size_factors(asked.size_factors if size_factors is None else size_factors)
@@ -356,9 +321,15 @@ def fit_counts(
     start = None if init is None else given_start(init, problem, asked, random_state, n_jobs)
     identity: dict[str, Any] = {}
     if loaded is not None or checkpoint is not None:  # it reads all counts
-        own = start, dispersion
-        identity = fingerprint(settings, data, problem.size_factors, *own, batches=problem.batches)
-        identity["settings"] |= checksums(known)
+        identity = fingerprint(
+            settings,
+            data,
+            size_factors=[sizes],
+            dispersion=[np.asarray(dispersion, dtype=np.float64)],
+            init=start,
+            batch=problem.batches and [problem.batches.labels],
+            known=known and [known.loadings, known.factors, known.mask],
+        )
     if loaded is not None:
         loaded.check_same(identity)
         rng, started = loaded.rng, started - loaded.seconds
@@ -372,15 +343,14 @@ def fit_counts(
         rng=rng,
         start=partial(find_start, given=start, known=known, **how),
         constraint=constraint,
-        update=update_of(settings, data, batched=problem.batches is not None, constraint=constraint),
         callbacks=callbacks,
         after=after,
         keep=keep,
     ).best(None if loaded is None else loaded.progress)
     if keep is not None:
         keep.close()
-    ended = engine.with_problem(run.changed.put_into(problem))
-    fit = run.as_fit(settings, ended.problem, known=known)
+    fit = run.as_fit(settings, problem, known=known)
+    ended = engine.with_problem(problem_at(problem, run.last))
     last: dict[str, Any] = {"asked": chosen, "constraint": constraint, "n_jobs": n_jobs}
     try:
         fit = _finished(fit, run, ended, **last)
@@ -390,19 +360,13 @@ def fit_counts(
         fit,
         asked=asked,
         batches=fit.batches or batches,
-        messages=fit.messages if choice is None else (str(choice), *fit.messages),
+        messages=fit.messages if choice is None else (choice, *fit.messages),
         seconds=time.perf_counter() - started,
     )
 
 
 def _problem(
-    settings: Settings,
-    counts: Counts,
-    sizes: Array,
-    batches: Batches | None,
-    *,
-    dispersion: Any,
-    before: Fit | None,
+    settings: Settings, counts: Counts, sizes: Array, batches: Batches | None, *, dispersion: Any, before: Any
 ) -> Problem:
     """Return the problem with which a fit begins; an earlier fit gives the parameters it has found."""
     if dispersion is None and before is not None and len(before.factors) == counts.n_features:
@@ -411,7 +375,14 @@ def _problem(
         batches = None  # a single batch is the same as no batch
     if batches is not None and (batches.effects == 1.0).all():
         batches = first_effects(batches, counts, sizes)
-    return first_problem(settings, counts, sizes, batches, dispersion=dispersion, before=before)
+    noise: Noise = POISSON
+    if settings.noise != "poisson":
+        own = FIRST_DISPERSION if dispersion is None else dispersion
+        noise = NegativeBinomial(one_for_each("dispersion", own, counts.n_features))
+    prior = SizePrior(np.full(len(sizes), sizes.mean()), WEIGHT) if settings.fits_sizes else None
+    if prior is not None and before is not None and before.size_factors.shape == sizes.shape:
+        sizes = before.size_factors
+    return Problem(counts, sizes, settings.link, settings.zeros, noise, batches, prior)
 
 
 def _batches(batch: Any, asked: Settings, counts: Counts, before: Fit | None) -> Batches:
@@ -541,8 +512,8 @@ def _about_zeros(asked: Settings, settings: Settings, run: Run, problem: Problem
         return [f"every zero count was visited: {settings.why_exact(problem.counts)}"]
     if settings.likelihood != "adaptive" and run.last.likelihood != "adaptive":  # it was stopped on its way
         return []
-    zeros = run.changed.zeros
-    if not isinstance(zeros, AdaptiveZeros):
+    zeros = run.last.zeros
+    if zeros is None:
         message = (
             f"every zero count was visited: to keep their errors within zeros_tol={settings.zeros_tol:g}, "
             f"more than {LARGEST_STORED:.0%} of all entries would have to be, which costs as much"

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import Random
-from log1pnmf.counts.compress import checksum_of
 from log1pnmf.counts.counts import Counts, check_unmasked
 from log1pnmf.engines.base import Engine
 from log1pnmf.model.noise import POISSON
-from log1pnmf.model.problem import FREE_KIND, Constraint, Problem, Structure
+from log1pnmf.model.problem import FREE_KIND, Array, Constraint, Problem, Structure
 from log1pnmf.model.zeros import quadratic
 
 from .fit import check_factor_names, usual_factor_names
@@ -22,8 +21,6 @@ from .settings import Settings
 from .solver import Point, alternate
 
 # ---------- what users know of factors beforehand
-
-Array = NDArray[np.float64]
 
 
 def constraint_of(settings: Settings, known: Structure | None) -> Constraint:
@@ -36,15 +33,6 @@ def constraint_of(settings: Settings, known: Structure | None) -> Constraint:
         mask_penalty=settings.mask_penalty,
         alpha=settings.link.alpha,
     )
-
-
-def checksums(known: Structure | None) -> dict[str, str | None]:
-    """Return what tells the known parts of one fit from those of another, for checkpoints."""
-    parts = (None,) * 3 if known is None else (known.loadings, known.factors, known.mask.astype(np.float64))
-    return {
-        name: None if part is None or not part.size else f"given, with checksum {checksum_of([part])}"
-        for name, part in zip(("fixed_loadings", "fixed_factors", "mask"), parts, strict=True)
-    }
 
 
 def parts_of_known(known: Structure, n_components: int) -> dict[str, Any]:
@@ -179,9 +167,9 @@ def _mask(given: Any, m: int, names: Any) -> tuple[NDArray[np.bool_], list[str |
         )
     if not mask.any(axis=1).all():
         raise ValueError(f"row {int(np.argmin(mask.any(axis=1)))} of mask allows no feature: leave it out")
-    return np.ascontiguousarray(mask.T), called if called is not None and len(called) == len(mask) else [
-        None
-    ] * len(mask)
+    if called is None or len(called) != len(mask):
+        called = [None] * len(mask)
+    return np.ascontiguousarray(mask.T), called
 
 
 def _members(name: str, members: Any, m: int, places: Mapping[str, int]) -> NDArray[np.bool_]:

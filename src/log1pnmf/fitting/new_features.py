@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from log1pnmf._common.checks import convergence_warning, warn
 from log1pnmf.counts.counts import Counts
@@ -16,15 +15,14 @@ from log1pnmf.model.batch_effects import mean_sums
 from log1pnmf.model.batches import balanced_effects
 from log1pnmf.model.dispersion import FIRST_DISPERSION, update_dispersions
 from log1pnmf.model.noise import NegativeBinomial
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import Array, Problem
 
 from .fit import DataFacts, Fit, or_one
-
-Array = NDArray[np.float64]
+from .solver import solve_side
 
 ROUNDS = 4
 """How often factors are found in turns with dispersions and effects of batches."""
-MOST_STEPS, TOLERANCE = 500, 1e-9
+TOLERANCE = 1e-9
 
 
 def extend_features(fit: Fit, counts: Counts, n_jobs: int | None = None) -> Fit:
@@ -78,16 +76,12 @@ def _solved(fit: Fit, counts: Counts, n_jobs: int | None) -> tuple[Any, Array]:
     factors, converged = np.tile(level[:, None], (1, fit.n_components)), False
     bounds = fit.settings.constraint.factors
     for _ in range(1 if fit.dispersion is None and batches is None else ROUNDS):
-        engine, converged = make_engine("native", problem, n_jobs), False
-        for _ in range(MOST_STEPS):
-            step = engine.half_step(problem.factors_side, factors, loadings, bounds=bounds)
-            factors = step.values
-            if converged := step.predicted_decrease <= TOLERANCE * max(1.0, counts.total):
-                break
+        engine = make_engine("native", problem, n_jobs)
+        factors, converged = solve_side(engine, "factors", factors, loadings, bounds=bounds, tol=TOLERANCE)
         if batches is not None:
             seen, expected = batches.totals(counts), mean_sums(problem, loadings, factors)
             effects = balanced_effects(seen + batches.strength, expected + batches.strength)
-            problem = replace(problem, batches=batches.with_effects(effects))
+            problem = replace(problem, batches=replace(batches, effects=effects))
         if isinstance(problem.noise, NegativeBinomial):
             before = problem.noise if problem.noise.prior is not None else None
             problem = replace(problem, noise=update_dispersions(problem, loadings, factors, before=before)[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,15 +23,13 @@ from log1pnmf.engines.registry import as_counts, for_parts, make_engine
 from log1pnmf.model.batch_effects import mean_sums
 from log1pnmf.model.batches import OTHER, Batches
 from log1pnmf.model.predict import BLOCK_ENTRIES, score_parts
-from log1pnmf.model.problem import KINDS, Bounds, Problem, SizePrior
+from log1pnmf.model.problem import KINDS, Array, Bounds, Problem, SizePrior
 from log1pnmf.model.size_factors import WEIGHT, resized
 from log1pnmf.model.zeros import Quadratic
 
 from .fit import Fit, factor_shares, or_one, sample_shares, scale_of
 from .fixed_factors import known_columns
-from .solver import solve_loadings
-
-Array = NDArray[np.float64]
+from .solver import solve_side
 
 MOST_RESIZED, RESIZED_TOL = 50, 1e-9
 """Steps in which size factors of new samples are fitted at most, and the gain per count that ends them."""
@@ -134,12 +132,9 @@ def score(
     n_jobs: int | None = None,
 ) -> float:
     """Mean exact log-likelihood per entry of samples, at their most likely loadings."""
-    found = [
-        (samples.log_likelihood(samples.solved()), samples.n_entries)
-        for _, samples in _in_parts(fit, X, size_factors, batch, engine=engine, n_jobs=n_jobs, prior=0.0)
-    ]
-    n_entries = sum(n for _, n in found)
-    if not n_entries:
+    how = {"engine": engine, "n_jobs": n_jobs, "prior": 0.0}
+    found = [samples.score() for _, samples in _in_parts(fit, X, size_factors, batch, **how)]
+    if not (n_entries := sum(n for _, n in found)):
         raise ValueError("there is no entry to score: no feature of the fit has a factor that is not zero")
     return math.fsum(one for one, _ in found) / n_entries
 
@@ -200,10 +195,8 @@ def observed_part(fit: Fit, features: Any) -> float:
 
 
 def prior_counts(fit: Fit) -> float:
-    """Return how many counts the mean training sample is worth as a prior of the loadings of a new one.
-
-    It is some times the precision of the Dirichlet law whose shares vary as those of the training samples.
-    """
+    """Return how many counts the mean training sample is worth as a prior of the loadings of a new one."""
+    # some times the precision of the Dirichlet law whose shares vary as those of the training samples
     shares = sample_shares(fit.loadings, fit.factors)
     mean, variance = shares.mean(axis=0), float(shares.var(axis=0).sum())
     return PRIOR * max(float((mean * (1.0 - mean)).sum()) / variance - 1.0, 0.0) if variance > 0.0 else 0.0
@@ -225,7 +218,7 @@ class NewSamples:
     fit: Fit
     counts: Counts  # of `features`
     size_factors: Array  # (n,): see `new_size_factors`
-    engine: Any = field(default="auto")  # "streaming" is "native" here
+    engine: Any = "auto"  # "streaming" is "native" here
     n_jobs: int | None = None  # number of threads
     batches: Batches | None = None  # of these samples, effects of all features of the fit
     fixed_loadings: Any = None  # of factors whose loadings were known when the model was fitted
@@ -243,11 +236,6 @@ class NewSamples:
     def _whole_numbers(self) -> bool:
         values = self.counts.by_row.values
         return bool((values == np.rint(values)).all())
-
-    @cached_property
-    def _observed(self) -> float:
-        """Part of the counts of a mean training sample that the features have."""
-        return observed_part(self.fit, self.features)
 
     @cached_property
     def carried(self) -> Array:
@@ -269,7 +257,7 @@ class NewSamples:
         if self.fit.dispersion is not None:
             each = each / (1.0 + self.fit.dispersion[self.features][rows.indices] * each)
         worth = np.bincount(np.repeat(np.arange(len(loadings)), np.diff(rows.indptr)), each, len(loadings))
-        n = worth[:, None] * self.carried / self._observed
+        n = worth[:, None] * self.carried / observed_part(self.fit, self.features)
         mixed = (n * loadings + self.prior * self.fit.loadings.mean(axis=0)) / (n + self.prior)
         bounds, scale = self._known_bounds, self._scale
         return np.where(worth[:, None] > 0.0, bounds.clip(mixed / scale) * scale, loadings)
@@ -310,16 +298,13 @@ class NewSamples:
             logs = np.log((totals + batches.strength) / (expected + batches.strength))
             logs -= (weights * logs).sum(axis=1, keepdims=True)
             effects[np.ix_(new, own)] = np.exp(logs)
-            part = replace(part, batches=own_batches.with_effects(effects.copy()))
+            part = replace(part, batches=replace(own_batches, effects=effects.copy()))
             if np.abs(logs - np.log(before)).max() <= EFFECT_TOL:
                 break
-        return replace(self, batches=batches.with_effects(effects))
+        return replace(self, batches=replace(batches, effects=effects))
 
     def checked(self, *, adapt: bool) -> tuple[NewSamples, tuple[str, ...]]:
-        """Describe how much is observed, and how a held-out tenth of the counts is predicted.
-
-        With `adapt`, the prior is raised while the mean training sample alone predicts better.
-        """
+        """Describe how much is observed, and how a held-out tenth of the counts is predicted."""
         fit, notes = self.fit, self._described_features()
         few = fit.n_components == 1 or self.counts.n_samples < LEAST_SAMPLES
         if few or not self.prior or not self._whole_numbers:
@@ -335,6 +320,7 @@ class NewSamples:
             return score_parts(own, seen, unseen, test_fraction=HELD_OUT)
 
         loadings, flat, tried = held.solve()[0], score(np.ones((seen.n_samples, 1)), one), []
+        # with `adapt`, the prior is raised while the mean training sample alone predicts better
         for prior in (self.prior, 10.0 * self.prior, 100.0 * self.prior)[: 3 if adapt else 1]:
             gains = score(replace(held, prior=prior).shrunk(loadings), fit.factors) - flat
             tried.append((float(gains.sum()), float(gains.std() * math.sqrt(len(gains))), prior))
@@ -351,14 +337,12 @@ class NewSamples:
         return replace(self, prior=prior), (*notes, text)
 
     def _described_features(self) -> tuple[str, ...]:
-        fit, n = self.fit, len(self.features)
-        if n == len(fit.factors):
+        fit, n, m = self.fit, len(self.features), len(self.fit.factors)
+        if n == m:
             return ()
         overall = float(factor_shares(fit.loadings, fit.factors) @ self.carried)
         few = sorted(zip(self.carried, fit.factor_names, strict=True))
-        text = (
-            f"{n:,} of {len(fit.factors):,} features of the fit are shared, with {overall:.0%} of the signal"
-        )
+        text = f"{n:,} of {m:,} features of the fit are shared, with {overall:.0%} of the signal"
         if overall < LEAST_CARRIED:
             raise ValueError(
                 f"{text}; at least {LEAST_CARRIED:.0%} are needed. Are features named in the same way "
@@ -384,41 +368,27 @@ class NewSamples:
         return replace(self, size_factors=problem.size_factors)
 
     def solve(self) -> tuple[Array, bool]:
-        """Find the loadings.
-
-        Every zero count is visited, unless the fit was approximate, and loadings are bounded as there.
-        """
+        """Find the loadings, bounded as in the fit; all zeros are visited, unless it was approximate."""
         fit, settings = self._bounded, self.fit.settings
         typical, bounds = fit.loadings.mean(axis=0), self._known_bounds
         start = np.tile(np.maximum(typical, 1e-3 * typical.max()), (self.counts.n_samples, 1))
-        loadings, converged = solve_loadings(
-            self._engine(settings.zeros),
-            bounds.clip(start),
-            self._factors(fit),
-            bounds=bounds,
-            row_solver=settings.row_solver,
-        )
+        engine = self._engine(settings.zeros)
+        how: dict[str, Any] = {"bounds": bounds, "row_solver": settings.row_solver}
+        loadings, converged = solve_side(engine, "loadings", bounds.clip(start), self._factors(fit), **how)
         return self.shrunk(loadings * self._scale), converged
 
     def solved(self) -> Array:
         """Find the loadings, and warn where they have not converged."""
         loadings, converged = self.solve()
         if not converged:
-            warn(
-                "some loadings have not converged; a feature may have counts far beyond those of the "
-                "training data",
-                convergence_warning(),
-            )
+            text = "some loadings have not converged; a feature may have counts far beyond those of training"
+            warn(text, convergence_warning())
         return loadings
 
-    def log_likelihood(self, loadings: Array) -> float:
-        """Exact log-likelihood of all entries, at loadings on the scale of the fit."""
-        return -self._engine(None).loss(loadings, self._factors(self.fit))
-
-    @property
-    def n_entries(self) -> int:
-        """Entries of features that have a part in the model."""
-        return self.counts.n_samples * len(self._used)
+    def score(self) -> tuple[float, int]:
+        """Exact log-likelihood of the samples, and the number of entries that have a part in the model."""
+        loss = self._engine(None).loss(self.solved(), self._factors(self.fit))
+        return -loss, self.counts.n_samples * len(self._used)
 
     @cached_property
     def _bounded(self) -> Fit:
@@ -447,13 +417,12 @@ class NewSamples:
         upper = np.where(bounded, 1.0, math.inf)
         if given is None:
             return Bounds(upper=upper)
-        known = given
-        if known.shape[1] != n_fixed:
+        if given.shape[1] != n_fixed:
             raise ValueError(
-                f"fixed_loadings must have {n_fixed} columns, as in the fit; got {known.shape[1]}"
+                f"fixed_loadings must have {n_fixed} columns, as in the fit; got {given.shape[1]}"
             )
-        whole = np.full((len(known), fit.n_components), np.nan)
-        whole[:, :n_fixed] = known
+        whole = np.full((len(given), fit.n_components), np.nan)
+        whole[:, :n_fixed] = given
         return Bounds(np.nan_to_num(whole), np.where(np.isnan(whole), upper, whole))
 
     @cached_property
@@ -477,10 +446,7 @@ class NewSamples:
 
 
 def new_batches(fit: Fit, batch: Any, n_samples: int) -> Batches | None:
-    """Return batches of new samples: effects of those of the fit, and for others 1, see `with_effects`.
-
-    `batch`: a label for every sample, or one for all; None: none that the fit has.
-    """
+    """Return batches of new samples, from a label for each or one for all; unknown ones have effects of 1."""
     if isinstance(batch, Batches) or (batch is None and fit.batches is None):
         return batch
     known = fit.batches
@@ -492,11 +458,9 @@ def new_batches(fit: Fit, batch: Any, n_samples: int) -> Batches | None:
 
 
 def new_size_factors(fit: Fit, counts: Counts, kind: Any = None, features: Any = None) -> Array:
-    """Size factors of new samples, on the scale of the training data.
+    """Size factors of new samples, on the scale of the training data; None: of the kind that the fit had.
 
-    `kind`: none: as the fit had them. "total" divides by the mean total count of the training samples;
-    samples without counts have 1. "fit" begins with the same, see `NewSamples.sized`. `features`: those of
-    the fit that `counts` has: the total is then compared with what these have in the training samples.
+    Totals are divided by the mean total that the training samples have in `features`, those of `counts`.
     """
     if kind is None:
         kind = fit.settings.size_factors

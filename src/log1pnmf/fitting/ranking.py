@@ -22,11 +22,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from log1pnmf.model.noise import ShiftedLog
+from log1pnmf.model.noise import Array, ShiftedLog
 
 from .fit import Fit, or_one
-
-Array = NDArray[np.float64]
 
 # added to the expected counts on both sides, so that a feature without any has no fold change
 ADDED_COUNTS = 1.0

@@ -6,27 +6,25 @@ On the way the problem of a fit is updated a little, because a better one is kno
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from log1pnmf._common.checks import Random, one_for_each, random_parts
-from log1pnmf.counts.counts import Counts
+from log1pnmf._common.checks import Random, random_parts
 from log1pnmf.engines.base import Engine
 from log1pnmf.model.batch_effects import update_effects
-from log1pnmf.model.batches import Batches
-from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, update_dispersions
-from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise
-from log1pnmf.model.problem import Constraint, Problem, SizePrior, Structure
-from log1pnmf.model.size_factors import WEIGHT, update_size_factors
+from log1pnmf.model.dispersion import DispersionKind, update_dispersions
+from log1pnmf.model.noise import NegativeBinomial
+from log1pnmf.model.problem import Constraint, Problem, Structure
+from log1pnmf.model.size_factors import update_size_factors
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose
 
 from .callbacks import Callback, ProgressBar
-from .fit import Certificate, Changed, DataFacts, Fit, Stopped, arranged
+from .fit import Certificate, DataFacts, Fit, Stopped, arranged
 from .fixed_factors import parts_of_known
 from .settings import Settings
 from .solver import (
@@ -39,13 +37,12 @@ from .solver import (
     alternate,
     engine_at,
     finds_effects,
+    problem_at,
     residual_at,
     with_exposure,
 )
 
 # ---------- updates of the zeros that are visited
-
-Array = NDArray[np.float64]
 
 LARGEST_STORED = 1.0 / 3.0
 """Part of all entries from which visiting all of them costs less than visiting the poor ones."""
@@ -80,11 +77,8 @@ def is_due(index: int, *, often: bool = False) -> bool:
     >>> [index for index in range(100) if is_due(index, often=True)]
     [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96]
     """
-    if often:
-        return (
-            index > 0 and index >> max(0, index.bit_length() - 2) << max(0, index.bit_length() - 2) == index
-        )
-    return index > 0 and index & (index + 1) == 0
+    shift = max(0, index.bit_length() - 2)
+    return index > 0 and (index >> shift << shift == index if often else index & (index + 1) == 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +93,7 @@ class AdaptiveUpdate:
     ends_exact: bool = False
 
     def begin(self, engine: Engine) -> Problem:
-        """Return the problem with which the start is found; zeros are chosen by the mean rates of features.
-
-        There is no concave part, which would not hold for long.
-        """
+        """Return the problem with which a start is found; zeros are chosen by the features' mean rates."""
         problem = engine.problem
         rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
         profile = (problem.link.link(rates) / problem.link.alpha)[:, None]
@@ -112,10 +103,7 @@ class AdaptiveUpdate:
     def __call__(
         self, engine: Engine, at: Point, loss: float, *, index: int, final: bool, error: float | None = None
     ) -> Update | None:
-        """Return an update of the problem, None where the old one will do.
-
-        `error`: of the quadratics at the point, where it is known.
-        """
+        """Return an update, None where the old problem will do. `error`: at the point, where it is known."""
         tolerance = self.tolerance * (1.0 if final or index > LAST_EARLY else self.early)
         problem, straight = engine.problem, not final and index < LAST_EARLY
         if not isinstance(problem.zeros, AdaptiveZeros):  # all are visited; by a poor start, perhaps
@@ -138,16 +126,10 @@ class AdaptiveUpdate:
         return Update(fresh)
 
     def chosen(
-        self,
-        engine: Engine,
-        at: Point,
-        loss: float,
-        tolerance: float | None = None,
-        *,
-        straight: bool = False,
+        self, engine: Engine, at: Point, loss: float, tol: float | None = None, *, straight: bool = False
     ) -> Problem:
         """Choose anew."""
-        tolerance = self.tolerance if tolerance is None else tolerance
+        tolerance = self.tolerance if tol is None else tol
         problem, dispersed = engine.problem, engine.problem.noise.name != "poisson"
         limit = (LATER_SLACK if dispersed and not straight else SLACK) * tolerance * abs(loss)
         caps = caps_for(tolerance, dispersed=dispersed)
@@ -210,9 +192,7 @@ class ParameterUpdate:
                     at = here = better.point
         if problem is engine.problem:
             return None if self.zeros is None else self.zeros(engine, at, loss, index=index, final=final)
-        if (
-            problem.noise is not engine.problem.noise
-        ):  # zeros that are visited are nearly those of the new one
+        if problem.noise is not engine.problem.noise:  # other zeros need to be visited
             exact = replace(problem, zeros=None)
             if self.zeros is None:
                 return Update(exact, gained, at)
@@ -229,9 +209,7 @@ class ParameterUpdate:
             problem = problem if again is None else again.problem
         return Update(problem, gained, at)
 
-    def _sizes(
-        self, engine: Engine, problem: Problem, at: Point, *, index: int, final: bool
-    ) -> Update | None:
+    def _sizes(self, _: Engine, problem: Problem, at: Point, *, index: int, final: bool) -> Update | None:
         """Improve size factors, and loadings and factors with them."""
         if self.sizes is None or (index < FIRST_SIZES and not final):
             return None
@@ -269,45 +247,6 @@ class ParameterUpdate:
         return Update(with_exposure(problem, batches=batches), gain)
 
 
-ProblemUpdate: TypeAlias = AdaptiveUpdate | ParameterUpdate
-"""Evaluates a point now and then, and changes the problem where that is due."""
-
-
-def first_problem(
-    settings: Settings,
-    counts: Counts,
-    sizes: Array,
-    batches: Batches | None = None,
-    *,
-    dispersion: Any = None,
-    before: Fit | None = None,
-) -> Problem:
-    """Return the problem with which a fit begins, after an earlier one perhaps. Of resolved settings."""
-    noise: Noise = POISSON
-    if settings.noise != "poisson":
-        own = FIRST_DISPERSION if dispersion is None else dispersion
-        noise = NegativeBinomial(one_for_each("dispersion", own, counts.n_features))
-    prior = SizePrior(np.full(len(sizes), sizes.mean()), WEIGHT) if settings.fits_sizes else None
-    if prior is not None and before is not None and before.size_factors.shape == sizes.shape:
-        sizes = before.size_factors
-    return Problem(counts, sizes, settings.link, settings.zeros, noise, batches, prior)
-
-
-def update_of(
-    settings: Settings, counts: Counts, *, batched: bool = False, constraint: Constraint | None = None
-) -> ProblemUpdate | None:
-    """Return what changes the problem of a fit on the way; None for most fits. Of resolved settings."""
-    zeros = None
-    if settings.likelihood == "adaptive" or settings.begins_adaptive(counts):
-        zeros = AdaptiveUpdate(settings.zeros_tol, ends_exact=settings.likelihood == "exact")
-    sizes = (constraint or settings.constraint) if settings.fits_sizes else None
-    kind = settings.dispersion if settings.noise == "nb" else None
-    dispersion = cast(DispersionKind, kind) if kind in get_args(DispersionKind) else None
-    if sizes is None and dispersion is None and not batched:
-        return zeros
-    return ParameterUpdate(settings.tol, zeros, sizes, dispersion, batched)
-
-
 # ---------- runs: one start followed to its end, updates on the way
 
 
@@ -318,7 +257,6 @@ class Run:
     last: Iteration  # where it ended
     history: Mapping[str, np.ndarray]  # `History.table`
     stopped: Stopped  # why it ended
-    changed: Changed  # of the problem it ended with
     # errors of adaptive zeros at the end, see `log1pnmf.engines.base.Engine.zero_errors`; None where they are
     # not known, because the fit was interrupted
     errors: tuple[float, float] | None
@@ -326,18 +264,15 @@ class Run:
 
     @property
     def objective(self) -> float:
-        """Objective at the end, with the errors of adaptive zeros put right.
-
-        What the noise's own parameters cost is left out: every start has found a prior of its own for them.
-        """
-        signed = 0.0 if self.errors is None else self.errors[0]
-        noise = self.changed.noise
+        """Objective at the end, with the errors of adaptive zeros put right."""
+        signed, noise = 0.0 if self.errors is None else self.errors[0], self.last.noise
+        # every start has found a prior of its own for dispersions, so that their cost is left out
         return self.last.objective - (0.0 if noise is None else noise.cost) + signed
 
     def as_fit(self, settings: Settings, problem: Problem, *, known: Structure | None = None) -> Fit:
-        """Return the `Fit` of this run, given the problem it ended with; no other code makes one."""
+        """Return the `Fit` of this run, given the problem it began with; no other code makes one."""
         last, counts, exact = self.last, problem.counts, self.last.likelihood == "exact"
-        certificate, noise = None, problem.noise
+        certificate, problem = None, problem_at(problem, last)
         if last.likelihood != "approximate" and self.errors is not None:
             signed, absolute = self.errors
             certificate = Certificate(-last.loss - signed, None if exact else -last.loss, absolute)
@@ -360,7 +295,7 @@ class Run:
             certificate=certificate,
             sample_names=counts.sample_names,
             feature_names=counts.feature_names,
-            dispersion=noise.dispersion if isinstance(noise, NegativeBinomial) else None,
+            dispersion=None if last.noise is None else last.noise.dispersion,
             batches=problem.batches,
             **({} if known is None else parts_of_known(known, settings.n_components)),
         )
@@ -377,7 +312,6 @@ class Progress:
     last: Iteration  # its seconds count from the start on
     stopping: Stopping
     history: Mapping[str, np.ndarray]  # of this start, `last` included
-    changed: Changed  # of the problem that is being solved
     # `log1pnmf._common.checks.random_parts` of the generator, from which later starts are drawn
     random: Mapping[str, Any]
     best: Run | None  # the best of the earlier starts
@@ -388,9 +322,6 @@ WORTH, SIZES_WORTH = 2.0, 0.05
 """Effects of batches, and size factors, are found anew when an iteration lowers the objective by less than so
 many times what the last update did. They and factors depend on each other: with few updates all creep.
 Finding sizes takes as long as tens of iterations."""
-
-Keep: TypeAlias = Callable[[Progress], None]
-"""Called after every iteration."""
 
 Start: TypeAlias = Callable[[Engine, Random, int], tuple[Point, str]]
 """Finds a start and its name, for an engine, random numbers, and how many starts there were before."""
@@ -405,10 +336,22 @@ class Runs:
     rng: Random
     start: Start
     constraint: Constraint
-    update: ProblemUpdate | None = None
     callbacks: Sequence[Callback] = ()
     after: float | None = None  # seconds until progress is shown; None: never
-    keep: Keep | None = None
+    keep: Callable[[Progress], None] | None = None  # called after every iteration
+
+    @cached_property
+    def update(self) -> AdaptiveUpdate | ParameterUpdate | None:
+        """What evaluates a point now and then, and changes the problem where that is due."""
+        settings, problem, zeros = self.settings, self.engine.problem, None
+        if settings.likelihood == "adaptive" or settings.begins_adaptive(problem.counts):
+            zeros = AdaptiveUpdate(settings.zeros_tol, ends_exact=settings.likelihood == "exact")
+        sizes = self.constraint if settings.fits_sizes else None
+        kind = settings.dispersion if settings.noise == "nb" else None
+        dispersion = cast(DispersionKind, kind) if kind in get_args(DispersionKind) else None
+        if sizes is None and dispersion is None and problem.batches is None:
+            return zeros
+        return ParameterUpdate(settings.tol, zeros, sizes, dispersion, problem.batches is not None)
 
     def best(self, resumed: Progress | None = None) -> Run:
         """Run every start to its end, and return the one with the lowest objective."""
@@ -431,36 +374,53 @@ class Runs:
 
     def _one(self, number: int, best: Run | None, begun: Progress | tuple[Engine, Point, str]) -> Run:
         """Follow one start, or what is resumed, to its end; `best` is the best run of those before."""
-        settings, last, history, stopping = self.settings, None, History(), Stopping(self.settings.tol)
+        settings, last, fresh = self.settings, None, None
+        history, stopping = History(), Stopping(settings.tol)
         if isinstance(begun, tuple):
             engine, point, name = begun
-        else:
+        else:  # what follows its last iteration is done first
             last, name, history = begun.last, begun.start, History(begun.history)
             stopping, point = replace(begun.stopping), Point(last.loadings, last.factors)
-            engine = self.engine.with_problem(begun.changed.put_into(self.engine.problem))
-        steps = self._steps(engine, point, stopping, history, last)
-        stopped: Stopped = "interrupted"
+            engine = self.engine.with_problem(problem_at(self.engine.problem, last))
         label = "fitting" + (f", start {number + 1} of {settings.n_init}" if settings.n_init > 1 else "")
         display = nullcontext() if self.after is None else ProgressBar(settings.max_iter, label, self.after)
         with display as bar:
-            watchers: list[Callback] = [*self.callbacks, *([] if bar is None else [bar])]
-            asked = None
             try:
-                while True:
-                    try:
-                        last, engine = steps.send(asked)
-                    except StopIteration as end:
-                        stopped = end.value
-                        break
-                    if self.keep is not None:  # complete before the callbacks see it
-                        now = Changed.of(engine_at(engine, last.effects).problem)
-                        state = (last, replace(stopping), history.table(), now, random_parts(self.rng))
-                        self.keep(Progress(number, *state, best, name))
-                    shown = last.on_host() if self.callbacks else last
-                    asked = sum(bool(watch(shown)) for watch in watchers) > 0  # all of them see it
+                fresh, stopped = (None, None) if last is None else self._next(engine, last, stopping, history)
+                while stopped is None:
+                    seconds = 0.0 if last is None else last.seconds
+                    if fresh is not None:
+                        engine, point = engine.with_problem(fresh.problem), fresh.point or point
+                    for iteration in alternate(
+                        engine,
+                        point.loadings,
+                        point.factors,
+                        constraint=self.constraint,
+                        row_solver=settings.row_solver,
+                        extrapolation=Extrapolation() if settings.row_solver == "newton" else None,
+                        max_iter=settings.max_iter,
+                        after=last,
+                        new_problem=fresh is not None,
+                        effects=finds_effects(engine),
+                    ):
+                        last = replace(iteration, seconds=seconds + iteration.seconds)
+                        point = Point(last.loadings, last.factors)
+                        stopping(last)
+                        history(last)
+                        if self.keep is not None:  # complete before the callbacks see it
+                            state = (last, replace(stopping), history.table(), random_parts(self.rng))
+                            self.keep(Progress(number, *state, best, name))
+                        asked = self._shown(last, bar)
+                        fresh, stopped = self._next(engine, last, stopping, history, asked=asked)
+                        if fresh is not None or stopped is not None:
+                            break
+                    else:
+                        assert last is not None
+                        fresh, stopped = self._ended(engine_at(engine, last.effects), last)
             except KeyboardInterrupt:
                 if last is None:
                     raise
+                stopped = "interrupted"
         assert last is not None
         errors, engine = None, engine_at(engine, last.effects)
         if stopped != "interrupted":
@@ -468,7 +428,7 @@ class Runs:
             if engine.rounds_loss:
                 loss = engine.loss(last.loadings, last.factors)
                 last = replace(last, loss=loss, objective=last.objective - last.loss + loss)
-        return Run(last.on_host(), history.table(), stopped, Changed.of(engine.problem), errors, name)
+        return Run(last.on_host(), history.table(), stopped, errors, name)
 
     def _begun(self, number: int) -> tuple[Engine, Point, str]:
         """Return the engine of the first problem, a start, and its name."""
@@ -483,76 +443,36 @@ class Runs:
             engine, point = engine.with_problem(first.problem), first.point or point
         return engine, point, name
 
-    def _steps(
-        self, engine: Engine, point: Point, stopping: Stopping, history: History, last: Iteration | None
-    ) -> Generator[tuple[Iteration, Engine], bool | None, Stopped]:
-        """Yield iterations and the engines of their problems, updated on the way; return why they end.
+    def _shown(self, last: Iteration, bar: ProgressBar | None) -> bool:
+        """Show an iteration to all that watch; return whether one of them asks to stop."""
+        shown = last.on_host() if self.callbacks else last
+        watchers: list[Callback] = [*self.callbacks, *([] if bar is None else [bar])]
+        return sum(bool(watch(shown)) for watch in watchers) > 0  # all of them see it
 
-        A callback's wish to stop is sent in. `last`: the iteration to resume from; what follows it is done
-        first.
-        """
-        settings, new_problem = self.settings, False
-        while True:
-            fresh, asked = None, None
-            before, seconds = last, 0.0 if last is None else last.seconds
-            if last is not None and not new_problem:
-                fresh = self._updated(engine, last, stopping, history)
-                if fresh is None and stopping.met:
-                    return "converged"
-            if fresh is None:
-                for iteration in alternate(
-                    engine,
-                    point.loadings,
-                    point.factors,
-                    constraint=self.constraint,
-                    row_solver=settings.row_solver,
-                    extrapolation=Extrapolation() if settings.row_solver == "newton" else None,
-                    max_iter=settings.max_iter,
-                    after=before,
-                    new_problem=new_problem,
-                    effects=finds_effects(engine),
-                ):
-                    last = replace(iteration, seconds=seconds + iteration.seconds)
-                    stopping(last)
-                    history(last)
-                    asked = yield last, engine
-                    fresh = self._updated(engine, last, stopping, history)
-                    if fresh is not None or stopping.met or asked:
-                        break
-                else:
-                    assert last is not None
-                    fresh, why = self._ended(engine_at(engine, last.effects), last)
-                    if fresh is None:
-                        return why
-            if fresh is None:
-                return "converged" if stopping.met else "callback"
-            assert last is not None
-            engine, new_problem = engine.with_problem(fresh.problem), True
-            point = fresh.point or Point(last.loadings, last.factors)
+    def _next(
+        self, engine: Engine, last: Iteration, stopping: Stopping, history: History, *, asked: bool = False
+    ) -> tuple[Update | None, Stopped | None]:
+        """Return an update where one is due, not where the problem was just updated; or why to stop."""
+        same = not math.isnan(last.relative_change)
+        if self.update is not None and same and (stopping.met or _is_due(engine, last, history)):
+            point, now = Point(last.loadings, last.factors), engine_at(engine, last.effects)
+            fresh = self.update(now, point, last.loss, index=last.index, final=stopping.met)
+            if fresh is not None:
+                return fresh, None
+        return None, "converged" if stopping.met else "callback" if asked else None
 
-    def _updated(
-        self, engine: Engine, last: Iteration, stopping: Stopping, history: History
-    ) -> Update | None:
-        """Update the problem where that is due; not where it was just updated."""
-        if self.update is None or math.isnan(last.relative_change):
-            return None
-        if not (stopping.met or _is_due(engine, last, history)):
-            return None
-        point, now = Point(last.loadings, last.factors), engine_at(engine, last.effects)
-        return self.update(now, point, last.loss, index=last.index, final=stopping.met)
-
-    def _ended(self, engine: Engine, last: Iteration) -> tuple[Update | None, Stopped]:
-        """Return a last update, and why the solver ended: `max_iter`, or no step lowers the objective."""
+    def _ended(self, engine: Engine, last: Iteration) -> tuple[Update | None, Stopped | None]:
+        """Return a last update, or why the solver ended: `max_iter`, or no step lowers the objective."""
         problem, point, settings = engine.problem, Point(last.loadings, last.factors), self.settings
         # the last iteration may have been lost to an extrapolation that was dropped
         if last.index >= settings.max_iter - 1:
             if settings.likelihood != "exact" or problem.likelihood != "adaptive":
                 return None, "max_iter"
-            return Update(replace(problem, zeros=None)), "max_iter"  # converged or not, the end is exact
+            return Update(replace(problem, zeros=None)), None  # converged or not, the end is exact
         if self.update is not None and not math.isnan(last.relative_change):
             fresh = self.update(engine, point, last.loss, index=last.index, final=True)
             if fresh is not None:
-                return fresh, "stalled"
+                return fresh, None
         residual = residual_at(engine, last.loadings, last.factors, constraint=self.constraint)
         return None, "converged" if residual <= STATIONARY else "stalled"
 

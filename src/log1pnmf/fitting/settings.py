@@ -32,7 +32,17 @@ LARGEST_EXACT_ON_CARD = 1e9
 SMALLEST_C, LARGEST_C = 1e-9, 1e12
 """Beyond that double precision does not hold the model."""
 
-FLOATS = ("c", "l1", "mask_penalty", "tol", "zeros_tol", "batch_strength")
+CHOICES = {
+    "likelihood": LIKELIHOODS,
+    "size_factors": (*SIZE_FACTORS, GIVEN),
+    "noise": NOISES,
+    "dispersion": (*DISPERSIONS, GIVEN),
+    "init": (*INITS, GIVEN),
+    "row_solver": ROW_SOLVERS,
+}
+OTHERWISE = {"dispersion": "an array"}
+WHOLE = ("n_components", "n_init", "max_iter")
+NUMBERS = ("l1", "mask_penalty", "tol", "zeros_tol", "batch_strength")
 
 SMALL, DENSE = 2e6, 0.25
 """Entries up to which, and part of them that is not zero from which, visiting all of them costs little."""
@@ -65,45 +75,35 @@ class Settings:
     random_state: int | None = 0
 
     def __post_init__(self) -> None:
-        check_whole("n_components", self.n_components, least=1)
-        link = ShiftedLog(self.c)
-        if not (SMALLEST_C <= link.c <= LARGEST_C or link.is_identity):
+        for name, choices in CHOICES.items():
+            check_choice(name, getattr(self, name), choices, otherwise=OTHERWISE.get(name, ""))
+        for name in WHOLE:  # plain numbers, so that settings compare and go into files
+            check_whole(name, getattr(self, name), least=1)
+            object.__setattr__(self, name, int(getattr(self, name)))
+        object.__setattr__(self, "c", self.link.c)
+        if not (SMALLEST_C <= self.c <= LARGEST_C or self.link.is_identity):
             raise ValueError(
-                f"c must be between {SMALLEST_C:.0e} and {LARGEST_C:.0e}, or inf, got {link.c:g}: "
+                f"c must be between {SMALLEST_C:.0e} and {LARGEST_C:.0e}, or inf, got {self.c:g}: "
                 "double precision cannot represent the model beyond that; for a very large c use "
                 "inf, its limit"
             )
-        check_choice("likelihood", self.likelihood, LIKELIHOODS)
-        check_number("zeros_tol", self.zeros_tol)
+        for name in NUMBERS:
+            check_number(name, getattr(self, name), finite=name != "mask_penalty")
+            object.__setattr__(self, name, float(getattr(self, name)))
         if self.likelihood == "adaptive" and self.row_solver == "coordinate":
             raise ValueError(
                 "likelihood='adaptive' needs row_solver='newton', got 'coordinate', the paper's solver; use "
                 "likelihood='exact', 'chebyshev' or 'taylor' with it"
             )
-        check_choice("size_factors", self.size_factors, (*SIZE_FACTORS, GIVEN))
-        self._check_noise()
-        check_number("batch_strength", self.batch_strength)
         if self.batch_strength == 0:
             raise ValueError(
                 "batch_strength must be above 0: without a prior, a feature that a batch has not "
                 "seen would have the effect 0; use a small number, such as 0.1"
             )
-        check_choice("init", self.init, (*INITS, GIVEN))
-        check_whole("n_init", self.n_init, least=1)
-        check_number("l1", self.l1)
-        check_number("mask_penalty", self.mask_penalty, finite=False)
-        check_choice("row_solver", self.row_solver, ROW_SOLVERS)
-        check_whole("max_iter", self.max_iter, least=1)
-        check_number("tol", self.tol)
+        self._check_noise()
         check_engine(self.engine, self.row_solver)
-        for name in FLOATS:  # plain numbers, so that settings compare and go into files
-            object.__setattr__(self, name, float(getattr(self, name)))
-        for name in ("n_components", "n_init", "max_iter"):
-            object.__setattr__(self, name, int(getattr(self, name)))
 
     def _check_noise(self) -> None:
-        check_choice("noise", self.noise, NOISES)
-        check_choice("dispersion", self.dispersion, (*DISPERSIONS, GIVEN), otherwise="an array")
         if self.noise == "poisson" and self.dispersion != Settings.dispersion:
             raise ValueError("dispersion is used by noise='nb' only; leave it out, or pass noise='nb'")
         if self.noise == "auto" and self.dispersion == GIVEN:
@@ -148,13 +148,7 @@ class Settings:
         return here._with(likelihood="adaptive" if here.why_exact(counts) is None else "exact")
 
     def why_exact(self, counts: Counts) -> str | None:
-        """Describe why "auto" visits every zero count; None where it does not.
-
-        Parameters
-        ----------
-        counts : Counts
-            To be fitted with `engine`, which has to be resolved.
-        """
+        """Describe why "auto" visits every zero of `counts`; None where it does not. Of a resolved engine."""
         entries = math.prod(counts.shape)
         if self.row_solver == "coordinate":
             return "coordinate descent has no adaptive form"
@@ -167,15 +161,7 @@ class Settings:
         return None
 
     def begins_adaptive(self, counts: Counts) -> bool:
-        """Whether an exact fit visits few zeros until it has converged, and only then all of them.
-
-        That is where "auto" would choose the adaptive form. Of resolved settings.
-
-        Parameters
-        ----------
-        counts : Counts
-            To be fitted.
-        """
+        """Whether an exact fit of `counts` visits few zeros until it has converged: where "auto" would."""
         cheap = self.link.is_identity and self.noise == "poisson"
         return self.likelihood == "exact" and not cheap and self.why_exact(counts) is None
 

@@ -15,12 +15,11 @@ from log1pnmf._common.arrays import column_max, column_means, extrapolated, like
 from log1pnmf.engines.base import Engine, HalfStep, PairSide, RowSolver
 from log1pnmf.model.batch_effects import update_effects
 from log1pnmf.model.batches import LARGEST_EFFECT, Batches
-from log1pnmf.model.problem import FREE, NON_NEGATIVE, Bounds, Constraint, Likelihood, Problem
+from log1pnmf.model.noise import POISSON, NegativeBinomial
+from log1pnmf.model.problem import FREE, NON_NEGATIVE, Array, Bounds, Constraint, Likelihood, Problem
 from log1pnmf.model.zeros import AdaptiveZeros
 
 # ---------- a point, and how far to go beyond each update
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +101,11 @@ class Iteration:
     restarted: bool  # whether an extrapolated point had to be dropped first
     n_rejected: int  # rows whose full step was backtracked, in the two half-steps of this iteration
     likelihood: Likelihood  # which one `loss` is
-    effects: Array | None = None  # (B, m): of batches, where the solver finds them in every iteration
+    # what updates have changed in the problem so far, see `problem_at`
+    size_factors: Array
+    zeros: AdaptiveZeros | None = None
+    noise: NegativeBinomial | None = None
+    effects: Array | None = None  # (B, m): of batches
     # all that the solver needs to go on from here as if it had not stopped; callbacks are not given it
     updated: Point | None = None  # what the two half-steps led to
     previous: Point | None = None  # where the direction of the next extrapolation begins
@@ -114,6 +117,11 @@ class Iteration:
         return replace(self, loadings=loadings, factors=factors, updated=None, previous=None, schedule=None)
 
 
+NUMBERS = ("loss", "objective", "log_likelihood", "relative_change", "kkt_residual", "beta", "seconds")
+COLUMNS = {"iteration": "i", "likelihood": "U", **dict.fromkeys(NUMBERS, "f")}
+"""Of a history, and their kinds."""
+
+
 class History:
     """Record all iterations in a table.
 
@@ -123,36 +131,31 @@ class History:
         Rows to begin with, as `table` returned them.
     """
 
-    COLUMNS = ("loss", "objective", "log_likelihood", "relative_change", "kkt_residual", "beta", "seconds")
-
     def __init__(self, table: Mapping[str, np.ndarray] | None = None) -> None:
-        self._rows: list[tuple[Any, ...]] = []
-        if table is not None:
-            names = ("iteration", "likelihood", *self.COLUMNS)
-            self._rows = list(zip(*(table[name].tolist() for name in names), strict=True))
+        self._columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+        for name, column in ({} if table is None else table).items():
+            self._columns[name] = column.tolist()
 
     def __call__(self, iteration: Iteration) -> None:
         """Add a row."""
-        numbers = {"log_likelihood": -iteration.loss}
-        row = [numbers[name] if name in numbers else getattr(iteration, name) for name in self.COLUMNS]
-        self._rows.append((iteration.index, iteration.likelihood, *row))
+        own = {"iteration": iteration.index, "log_likelihood": -iteration.loss}
+        for name, column in self._columns.items():
+            column.append(own[name] if name in own else getattr(iteration, name))
 
     def last_update(self) -> float:
         """How much the last update of the problem has lowered the objective; 0 where there was none."""
-        change, objective = (2 + self.COLUMNS.index(name) for name in ("relative_change", "objective"))
-        for place in range(len(self._rows) - 1, 0, -1):
-            if math.isnan(self._rows[place][change]):
-                return float(self._rows[place - 1][objective] - self._rows[place][objective])
-        return 0.0
+        change, objective = self._columns["relative_change"], self._columns["objective"]
+        updates = (at for at in range(len(change) - 1, 0, -1) if math.isnan(change[at]))
+        at = next(updates, 0)
+        return float(objective[at - 1] - objective[at]) if at else 0.0
 
     @classmethod
     def check(cls, table: Mapping[str, np.ndarray]) -> None:
         """Refuse what `table` did not give."""
-        kinds = {"iteration": "i", "likelihood": "U", **dict.fromkeys(cls.COLUMNS, "f")}
-        if set(table) != set(kinds):
-            raise ValueError(f"history must have the columns {', '.join(kinds)}")
+        if set(table) != set(COLUMNS):
+            raise ValueError(f"history must have the columns {', '.join(COLUMNS)}")
         length = table["iteration"].size
-        for name, kind in kinds.items():
+        for name, kind in COLUMNS.items():
             if table[name].dtype.kind != kind or table[name].shape != (length,) or not length:
                 raise ValueError(f"history.{name} has {table[name].dtype} of shape {table[name].shape}")
 
@@ -165,28 +168,17 @@ class History:
             iteration, likelihood ("exact", "approximate" or "adaptive": which one the row is about), loss,
             objective, log_likelihood, relative_change, kkt_residual, beta, seconds.
         """
-        names = ("iteration", "likelihood", *self.COLUMNS)
-        types = (np.int64, np.str_, *(np.float64 for _ in self.COLUMNS))
-        columns = zip(*self._rows, strict=True) if self._rows else [()] * len(names)
-        return {
-            name: np.array(values, dtype=kind)
-            for name, kind, values in zip(names, types, columns, strict=True)
-        }
+        types = {"i": np.int64, "U": np.str_, "f": np.float64}
+        return {name: np.array(own, dtype=types[COLUMNS[name]]) for name, own in self._columns.items()}
 
 
 # ---------- effects of batches as a third block of the solver, beside loadings and factors
 
-NEARLY_ONE, N_TERMS = 1.0 / 64.0, 8
-"""So many terms of a series are exact to the last bit where ratios of effects are so near to 1."""
-
 
 def finds_effects(engine: Engine) -> bool:
-    """Return whether effects of batches are found in every iteration: where that costs less than one.
-
-    Then they are extrapolated with loadings and factors. Found only now and then, effects and loadings would
-    follow each other in thousands of small steps: most of what an effect does to many features of a factor,
-    the loadings of all samples of the batch can do, too.
-    """
+    """Return whether effects of batches are found in every iteration: where that costs less than one."""
+    # otherwise effects and loadings follow each other in thousands of small steps: most of what an effect
+    # does to many features of a factor, the loadings of all samples of the batch can do, too
     problem = engine.problem
     if problem.batches is None or not engine.sums_batches_quickly:
         return False
@@ -198,20 +190,26 @@ def engine_at(engine: Engine, effects: Array | None) -> Engine:
     batches = engine.problem.batches
     if effects is None or batches is None or effects is batches.effects:
         return engine
-    return engine.with_problem(with_exposure(engine.problem, batches=batches.with_effects(effects)))
+    return engine.with_problem(with_exposure(engine.problem, batches=replace(batches, effects=effects)))
 
 
 def next_effects(engine: Engine, point: Point, sums: Array | None) -> Array:
-    """Return effects that lower the objective of an engine's problem; their sums may be known.
-
-    With dispersions every step of the search visits all entries, and there is one.
-    """
+    """Return effects that lower the objective of an engine's problem; their sums may be known."""
     problem, at = engine.problem, (point.loadings, point.factors)
-    if not problem.noise.zero_loss_is_mean:
+    if not problem.noise.zero_loss_is_mean:  # every step visits all entries
         return update_effects(problem, *at, dispersed=engine.dispersed_sums, n_steps=1)[0].effects
     means = engine.batch_sums(*at) if sums is None else sums
     near = engine.next_effects(means)
     return update_effects(problem, *at, sums=lambda *_: means)[0].effects if near is None else near
+
+
+def problem_at(problem: Problem, last: Iteration) -> Problem:
+    """Return the problem of a fit as it was at an iteration, given the one with which the fit began."""
+    batches, zeros = problem.batches, problem.zeros if last.zeros is None else last.zeros
+    if batches is not None and last.effects is not None:
+        batches = replace(batches, effects=last.effects)
+    changed: dict[str, Any] = {"size_factors": last.size_factors, "noise": last.noise or POISSON}
+    return replace(problem, zeros=zeros, batches=batches, **changed)
 
 
 def with_exposure(problem: Problem, **changed: Any) -> Problem:
@@ -223,55 +221,38 @@ def with_exposure(problem: Problem, **changed: Any) -> Problem:
     if batches is None:
         n, m = problem.counts.shape
         batches = Batches(np.zeros(n, dtype=np.int32), np.ones((1, m)))
-    rest = batches.exposure_of_rest(problem.counts, problem.exposure, zeros.by_sample)
-    return replace(problem, zeros=zeros.with_exposure(rest))
+    rest = batches.exposure_of_rest(problem.counts, problem.exposure, zeros.stored.transposed)
+    return replace(problem, zeros=replace(zeros, exposure=rest))
 
 
 def further(to: Array, since: Array, beta: float) -> Array:
     """Extrapolate effects on the scale of their logarithms, where their levels are sums."""
-    found = to / since
-    found -= 1.0
-    if np.abs(found).max(initial=0.0) > NEARLY_ONE:
-        np.log1p(found, out=found)
-        found *= beta
-        np.exp(found, out=found)
-    else:
-        found = _power_near_one(found, beta)
-    found *= to
-    return np.clip(found, 1.0 / LARGEST_EFFECT, LARGEST_EFFECT, out=found)
+    return np.clip(to * (to / since) ** beta, 1.0 / LARGEST_EFFECT, LARGEST_EFFECT)
 
 
-def _power_near_one(change: Array, power: float) -> Array:
-    """Raise 1 + change to a power by the binomial series, four times as quick as logarithms."""
-    found = np.ones_like(change)
-    for k in range(N_TERMS, 0, -1):  # 1 + p d (1 + (p - 1) / 2 d (1 + (p - 2) / 3 d (...)))
-        found *= change
-        found *= (power - k + 1.0) / k
-        found += 1.0
-    return found
+# ---------- one side for a given other one: every row is its own convex problem
+
+MOST_STEPS = 500
 
 
-# ---------- loadings for given factors: every row is its own convex problem
-
-
-def solve_loadings(
+def solve_side(
     engine: Engine,
+    which: PairSide,
     start: Array,
-    factors: Array,
+    design: Array,
     *,
     bounds: Bounds = NON_NEGATIVE,
     row_solver: RowSolver = "newton",
     tol: float = 1e-10,
-    max_iter: int = 500,
 ) -> tuple[Array, bool]:
-    """Repeat the loadings' half-step until nothing is gained."""
-    side, loadings = engine.problem.loadings_side, start
-    for _ in range(max_iter):
-        step = engine.half_step(side, loadings, factors, bounds=bounds, row_solver=row_solver)
-        loadings = step.values
+    """Repeat the half-step of one side until nothing is gained; return it, and whether that was reached."""
+    side, values = getattr(engine.problem, f"{which}_side"), start
+    for _ in range(MOST_STEPS):
+        step = engine.half_step(side, values, design, bounds=bounds, row_solver=row_solver)
+        values = step.values
         if step.predicted_decrease <= tol * max(1.0, engine.problem.counts.total):
-            return loadings, True
-    return loadings, False
+            return values, True
+    return values, False
 
 
 # ---------- the stopping rule: when a fit has converged
@@ -411,9 +392,9 @@ def alternate(
     for index in range(begin, max_iter + 1):
         last = index == max_iter
         follow = moves.improve(follower, point, evaluate=at_start, leads=False)
-        tried = replace(point, **{follower: follow.values})
+        tried, here = replace(point, **{follower: follow.values}), moves.engine.problem
         lead = moves.improve(leader, tried, evaluate=last)
-        objective = lead.loss + constraint.cost(tried.loadings, tried.factors) + moves.engine.problem.cost
+        objective = lead.loss + constraint.cost(tried.loadings, tried.factors) + here.cost
         if first and math.isnan(objective):
             raise ValueError(
                 "the log-likelihood of the start is not a number: double precision cannot represent "
@@ -429,7 +410,8 @@ def alternate(
             by_rounding = lead.certain or objective - accepted <= ROUNDING * abs(accepted)
             if first or by_rounding or n_shortened == MOST_SHORTENED:  # nothing is left to gain
                 return
-            updated, n_shortened = moves.between(good, updated), n_shortened + 1
+            factors = good.factors + SHORTER * (updated.factors - good.factors)
+            updated, n_shortened = replace(updated, factors=factors, effects=good.effects), n_shortened + 1
             point = plain = previous = moves.rescale(updated)[0]
             continue
         if extrapolation is not None and not at_start:
@@ -450,8 +432,11 @@ def alternate(
             seconds=time.perf_counter() - started,
             restarted=restarted,
             n_rejected=follow.n_rejected + lead.n_rejected,
-            likelihood=engine.problem.likelihood,
-            effects=tried.effects,
+            likelihood=here.likelihood,
+            size_factors=here.size_factors,
+            zeros=here.zeros if isinstance(here.zeros, AdaptiveZeros) else None,
+            noise=here.noise if isinstance(here.noise, NegativeBinomial) else None,
+            effects=None if here.batches is None else here.batches.effects,
             updated=updated,
             previous=previous,
             schedule=extrapolation,
@@ -500,10 +485,7 @@ class _Moves:
         return engine.half_step(side, start, design, bounds=bounds, row_solver=self.row_solver, **how)
 
     def residual(self, at: Point, *, loadings: HalfStep, factors: HalfStep) -> float:
-        """Return the KKT residual from the half-steps of either side.
-
-        Rows that have no counts, and are zero by decision, are left out.
-        """
+        """Return the KKT residual from the half-steps of either side; rows without counts are left out."""
         problem, residuals = self.engine.problem, []
         for side, values, step, bounds in (
             (problem.loadings_side, at.loadings, loadings, self.constraint.loadings),
@@ -536,11 +518,6 @@ class _Moves:
             return point, plain, plain, beta
         point, scaled = self.rescale(point, plain)
         return point, plain, scaled, beta
-
-    def between(self, old: Point, new: Point) -> Point:
-        """Go only a part of the way from `old` to `new`, and with the effects of `old`."""
-        factors = old.factors + SHORTER * (new.factors - old.factors)
-        return replace(new, factors=factors, effects=old.effects)
 
     def rescale(self, pair: Point, *others: Point) -> tuple[Point, ...]:
         """Fix the free scale of every column, of `pair` and in the same way of `others`.

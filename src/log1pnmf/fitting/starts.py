@@ -36,7 +36,7 @@ from log1pnmf.model.zeros import quadratic
 
 from .fit import Fit, arranged, scale_of, scaled
 from .fixed_factors import beside_known, constraint_of, settled, within
-from .runs import AdaptiveUpdate, Runs, Start, update_of
+from .runs import AdaptiveUpdate, Runs, Start
 from .settings import GIVEN, INITS, Settings
 from .solver import Extrapolation, Iteration, Point, Stopping, alternate, engine_at, finds_effects
 
@@ -185,7 +185,7 @@ def adapt_start(problem: Problem, loadings: Array, factors: Array, rng: Random) 
     loadings, factors, seen = loadings.copy(), factors.copy(), set()
     used = np.asarray(loadings.any(axis=0) | factors.any(axis=0))
     for k in range(loadings.shape[1]):
-        digest = _digest(loadings, factors, k)
+        digest = hash(((loadings[:, k] + 0.0).tobytes(), (factors[:, k] + 0.0).tobytes()))  # 0 has no sign
         if not used[k]:
             for values in (loadings, factors):
                 mean = values.mean() if values.any() else 1.0
@@ -201,11 +201,6 @@ def adapt_start(problem: Problem, loadings: Array, factors: Array, rng: Random) 
             least = LIFTED * np.where(means > 0.0, means, means.mean() if means.any() else 1.0)
             values[where] = np.maximum(values[where], least)
     return _without_empty(problem, loadings, factors)
-
-
-def _digest(loadings: Array, factors: Array, k: int) -> int:
-    """Return columns apart; the zero has no sign here."""
-    return hash(((loadings[:, k] + 0.0).tobytes(), (factors[:, k] + 0.0).tobytes()))
 
 
 def _impossible(problem: Problem, loadings: Array, factors: Array) -> tuple[Array, Array]:
@@ -373,19 +368,18 @@ def _given_start(
     engine: Engine, settings: Settings, rng: Random, given: Given, known: Structure | None, *, streamed: bool
 ) -> Point:
     """Make the user's start usable; what is known of factors is put into it."""
-    problem = engine.problem
-
-    def usable(loadings: Array, factors: Array) -> Point:
-        if streamed:
-            return lifted_start(engine, loadings, factors)
-        return Point(*adapt_start(problem, loadings, factors, rng))
-
-    pair = usable(given[0], given[1] / settings.link.alpha)
+    problem, factors = engine.problem, given[1] / settings.link.alpha
+    if streamed:
+        pair = lifted_start(engine, given[0], factors)
+    else:
+        pair = Point(*adapt_start(problem, given[0], factors, rng))
     if known is None:
         return pair
     constraint = constraint_of(settings, known)
     pair = within(constraint, pair)
-    return pair if streamed else within(constraint, usable(pair.loadings, pair.factors))
+    if streamed:
+        return pair
+    return within(constraint, Point(*adapt_start(problem, pair.loadings, pair.factors, rng)))
 
 
 # ---------- where a streamed fit starts
@@ -411,9 +405,6 @@ def sampled_start(
         tol=SAMPLE_TOL,
         max_iter=SAMPLE_ITERATIONS,
     )
-
-    problem = sample.engine.problem
-    update = update_of(part, problem.counts, batched=problem.batches is not None)
     here = None if known is None else known.of_samples(sample.rows)
     run = Runs(
         settings=part,
@@ -421,7 +412,6 @@ def sampled_start(
         rng=rng,
         start=start,
         constraint=constraint_of(part, here),
-        update=update,
     ).best()
     pair = Point(run.last.loadings, run.last.factors)
     return spread(engine, sample.settle, pair, constraint_of(settings, known)), run.start

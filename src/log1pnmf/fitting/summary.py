@@ -139,11 +139,9 @@ def factors_in_words(fit: Fit, n_top: int) -> list[str]:
 
 
 def levelled(history: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return which iterations are no updates of the problem, and the objective there without their steps.
-
-    An update evaluates the point before it once more, so its step is known, and all earlier values move by
-    it. Gains in log-likelihood from updated parameters stay; changes of their prior and of zeros do not.
-    """
+    """Return which iterations are no updates of the problem, and the objective there without their steps."""
+    # an update evaluates the point before it once more, so its step is known, and all earlier values move by
+    # it; gains in log-likelihood from updated parameters stay, changes of their prior and of zeros do not
     objective, loss = (np.asarray(history[name], dtype=np.float64) for name in ("objective", "loss"))
     updated = np.isnan(np.asarray(history["relative_change"], dtype=np.float64))
     updated[:1] = False  # the start
@@ -168,12 +166,6 @@ def gained_lately(fit: Fit, most: int = 10) -> str | None:
     unit = "log-likelihood units" if fit.settings.l1 == 0 else "units of the penalised log-likelihood"
     share = gain / abs(objective[-1]) if objective[-1] != 0.0 else 0.0
     return f"{iterations} gained {gain:,.3g} {unit} ({share:.1e} of it)"
-
-
-def last_gain(fit: Fit) -> float | None:
-    """How much the last iteration lowered the objective; None at the start."""
-    objective = levelled(fit.history)[1]
-    return float(objective[-2] - objective[-1]) if len(objective) > 1 else None
 
 
 def _section(title: str, rows: Iterable[tuple[str, str]]) -> list[str]:
@@ -225,10 +217,8 @@ def model_facts(fit: Fit) -> Iterator[tuple[str, str]]:
     if fit.factor_kinds is not None:
         yield "known", _known(fit)
     solver = f"{settings.row_solver}{', extrapolated' if settings.row_solver == 'newton' else ''}"
-    yield (
-        "solver",
-        f"{solver}, {plural(settings.n_init, 'start')} ({settings.init}), seed {settings.random_state}",
-    )
+    starts = f"{plural(settings.n_init, 'start')} ({settings.init}), seed {settings.random_state}"
+    yield "solver", f"{solver}, {starts}"
 
 
 def _noise(fit: Fit) -> str:
@@ -273,14 +263,11 @@ def quality_facts(fit: Fit) -> Iterator[tuple[str, str]]:
     yield "KKT residual", f"{fit.kkt_residual:.1e} (0 at an optimum)"
     yield "objective", f"{fit.objective:,.1f}"
     if certificate is None:
-        yield (
-            "certificate",
-            "none: the exact log-likelihood was not computed; log1pnmf.analysis.log_likelihood does that",
-        )
-    else:
-        per_entry = certificate.log_likelihood / fit.data.n_entries
-        yield "certificate", f"{certificate}; {per_entry:.6g} per entry"
-        if certificate.zeros_error > 0.0:
-            share = certificate.zeros_error / (abs(certificate.log_likelihood) or 1.0)
-            error = f"{certificate.zeros_error:.3g} ({share:.1e} of the log-likelihood)"
-            yield "zeros", f"errors at zero counts sum to at most {error}"
+        text = "the exact log-likelihood was not computed; log1pnmf.analysis.log_likelihood does that"
+        yield "certificate", f"none: {text}"
+        return
+    yield "certificate", f"{certificate}; {certificate.log_likelihood / fit.data.n_entries:.6g} per entry"
+    if certificate.zeros_error > 0.0:
+        share = certificate.zeros_error / (abs(certificate.log_likelihood) or 1.0)
+        error = f"{certificate.zeros_error:.3g} ({share:.1e} of the log-likelihood)"
+        yield "zeros", f"errors at zero counts sum to at most {error}"

@@ -7,7 +7,6 @@ have the geometric mean 1 over the batches, and are pulled towards 1: `cost` sum
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -91,13 +90,6 @@ class Batches:
     def differing(self, batch: int, most: int) -> NDArray[np.intp]:
         """Features on which a batch has the largest effects, up or down."""
         return np.argsort(-np.abs(np.log(self.effects[batch])), kind="stable")[:most]
-
-    def with_effects(self, effects: Array) -> Batches:
-        """Return the same batches with other effects, which are not checked again."""
-        other = copy(self)
-        other.__dict__.pop("logs", None)
-        object.__setattr__(other, "effects", effects)
-        return other
 
     @property
     def n_batches(self) -> int:

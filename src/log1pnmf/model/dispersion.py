@@ -136,7 +136,7 @@ class _Search:
             return new
         own = theta[self.some]
         likelihood = at.plus(prior.of(self.some).at(own), -1.0).plus(new.of(self.some).correction(own))
-        return prior_of(own, likelihood, self.log_means, self.some, new)
+        return prior_of(own, likelihood, self.log_means, self.some, new, adopt=self.likelihood.adopt)
 
 
 def _minimised(function: Callable[[Array, Which], Expansion], start: Array) -> tuple[Array, Expansion, float]:
@@ -183,7 +183,7 @@ class _Gammas:
         of_all = logs / phi, (parts - logs) / phi, (logs - parts - squares) / phi
         some, m = self._times[which], len(which)
         feature = np.repeat(np.arange(m), np.diff(some.indptr))
-        gammas = _gammas(self.counts.tally.values[some.indices], phi[feature])
+        gammas = _gammas(self.counts.tally.values[some.indices], phi, feature)
         terms = zip(of_all, of_counts, gammas, strict=True)
         return Expansion(*(one + own - np.bincount(feature, some.data * a, m) for one, own, a in terms))
 
@@ -210,6 +210,10 @@ class _Gammas:
         share = np.minimum(squares / np.where(parts > 0.0, parts, 1.0), 1.0 - 1e-12)
         return HELD * np.minimum(free, self.counts.n_samples), share / (1.0 - share) / phi
 
+    def adopt(self, array: Array) -> Any:
+        """Bring an array to where sums over features are computed."""
+        return array
+
     def _n_free(self) -> float:
         """Count the loadings that are not zero."""
         raise NotImplementedError
@@ -228,8 +232,28 @@ class _Condensed(_Gammas):
 
     spectrum: MeanSpectrum
 
+    def __call__(self, theta: Array, which: Which) -> Expansion:
+        """Evaluate features that have moved; a search begins where the one with the last prior ended."""
+        last, found = self._last
+        moved = last[which] != theta
+        if moved.any():
+            some, last[which] = which[moved], theta
+            new = super().__call__(theta[moved], some)
+            found[:, some] = new.value, new.slope, new.bend
+        return Expansion(*found[:, which])
+
+    @cached_property
+    def _last(self) -> tuple[Array, Array]:
+        """Theta of every feature at the last evaluation, and what was found there."""
+        m = len(self.factors)
+        return np.full(m, np.nan), np.empty((3, m))
+
     def _sums(self, phi: Array, which: Which) -> tuple[Iterable[Array], Iterable[Array]]:
         return self.spectrum.sums(phi, which)
+
+    def adopt(self, array: Array) -> Any:
+        """Return the array on a device, where the spectrum is there."""
+        return self.spectrum.adopt(array)
 
     def _n_free(self) -> float:
         return float(self.spectrum.n_free[0])
@@ -275,12 +299,13 @@ class _Likelihood(_Gammas):
         return self.counts.on_host().by_column.to_scipy()
 
 
-def _gammas(y: Array, phi: Array) -> tuple[Array, Array, Array]:
+def _gammas(y: Array, phi: Array, feature: Which) -> tuple[Array, Array, Array]:
     """Return ``A = log(gamma(y + r) / gamma(r)) + y log(phi)``, 0 at ``phi = 0``, and derivatives in theta.
 
     ``A' = y - r (psi(y + r) - psi(r))`` and ``A'' = r (psi(y + r) - psi(r)) + r^2 (psi'(y + r) - psi'(r))``,
-    by their asymptotic series where r is large.
+    by their asymptotic series where r is large. `phi`: of every feature; `feature`: of every count.
     """
+    at_zero, phi = scipy.special.zeta(2.0, 1.0 / phi)[feature], phi[feature]  # zeta(2, x) is psi'(x)
     u = phi * y
     q, ratio = 1.0 / (1.0 + u), log1p_ratio(u)
     first = y * ratio - (q - 1.0) / 2 - phi * (q**2 - 1.0) / 12 + phi**3 * (q**4 - 1.0) / 120
@@ -288,7 +313,7 @@ def _gammas(y: Array, phi: Array) -> tuple[Array, Array, Array]:
     wide = phi * LARGE > 1.0
     r, high = 1.0 / phi[wide], y[wide]
     first[wide] = r * (scipy.special.digamma(high + r) - scipy.special.digamma(r))
-    second[wide] = r**2 * (scipy.special.polygamma(1, high + r) - scipy.special.polygamma(1, r))
+    second[wide] = r**2 * (scipy.special.zeta(2.0, high + r) - at_zero[wide])
     value = y * (np.log1p(u) + ratio - 1.0) - excess_constant(y, phi)
     return value, y - first, first + second
 
@@ -337,6 +362,10 @@ class MeanSpectrum:
         return MeanSpectrum(
             self.low, self.entries + other.entries, self.counted + other.counted, self.n_free + other.n_free
         )
+
+    def adopt(self, array: Array) -> Any:
+        """Bring an array to where the sums are."""
+        return array
 
     def sums(self, phi: Array, which: Which) -> tuple[Triple, Triple]:
         """Sum over the samples of some features, with ``x = phi mean`` and ``part = x / (1 + x)``.

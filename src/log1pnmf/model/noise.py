@@ -19,6 +19,7 @@ in place of ``r log1p(phi mean)``, Stirling's series in place of differences of 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Real
@@ -27,6 +28,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.counts import LARGE, Counts, series, stirling
 
 # ---------- the link
@@ -201,29 +203,39 @@ class Prior:
         return max(abs(spreads), *(float(one.max()) for one in moved)) <= NEAR
 
 
-def prior_of(theta: Array, likelihood: Expansion, log_means: Array, which: Any, start: Prior) -> Prior:
+def prior_of(
+    theta: Array,
+    likelihood: Expansion,
+    log_means: Array,
+    which: Any,
+    start: Prior,
+    *,
+    adopt: Callable[[Array], Any] = np.asarray,
+) -> Prior:
     """Find trend and spread under which the features' likelihoods are largest, by expectation-maximisation.
 
     Every likelihood is taken as a quadratic around `theta`. A flat one leaves its feature at the trend, with
     the whole spread as uncertainty, and so says nothing about either.
 
     `theta`, `likelihood`: of the features that have enough counts: where they are, and the negative log-
-    likelihood there, the correction for fitted means included.
+    likelihood there, the correction for fitted means included. `adopt`: brings arrays to where rounds are
+    computed, which may be a card.
     """
-    knots, basis, solve = _smoother(log_means[which])
-    information = np.maximum(likelihood.bend, 0.0)
-    centre, variance = start.centre[which], start.spread**2
-    own, low, high = information * theta - likelihood.slope, theta - FARTHEST, theta + FARTHEST
+    knots, *smoother = _smoother(log_means[which])
+    bend, variance = np.maximum(likelihood.bend, 0.0), start.spread**2
+    arrays = bend, bend * theta - likelihood.slope, theta - FARTHEST, theta + FARTHEST, start.centre[which]
+    information, own, low, high, centre, basis, solve = map(adopt, (*arrays, *smoother))
     for _ in range(ROUNDS):
         precision = information + 1.0 / variance
-        mode = np.clip((own + centre / variance) / precision, low, high)
+        mode = ((own + centre / variance) / precision).clip(low, high)
         height = solve @ mode
         centre, before = basis @ height, variance
-        total = np.sum(1.0 / precision + (mode - centre) ** 2) + ITS_WEIGHT * USUAL_SPREAD**2
+        total = float((1.0 / precision + (mode - centre) ** 2).sum()) + ITS_WEIGHT * USUAL_SPREAD**2
         variance = float(np.clip(total / (len(theta) + ITS_WEIGHT), NARROWEST**2, WIDEST**2))
         if abs(variance - before) <= TREND_PRECISION * variance:
             break
-    return replace(start, centre=np.interp(log_means, knots, height), spread=float(np.sqrt(variance)))
+    centre = np.interp(log_means, knots, on_host(height))
+    return replace(start, centre=centre, spread=float(np.sqrt(variance)))
 
 
 def _smoother(x: Array) -> tuple[Array, Array, Array]:
@@ -310,9 +322,7 @@ class NegativeBinomial:
         dispersion = np.array(self.dispersion, dtype=np.float64)
         if dispersion.ndim > 1 or not (np.isfinite(dispersion) & (dispersion >= 0.0)).all():
             raise ValueError(
-                "dispersion must be numbers of at least 0, one for each feature; "
-                f"got shape {dispersion.shape}, {np.nanmin(dispersion, initial=math.inf):g} to "
-                f"{np.nanmax(dispersion, initial=-math.inf):g}, {int(np.isnan(dispersion).sum())} of them NaN"
+                f"dispersion must be numbers of at least 0, one for each feature, got {dispersion!r:.100}"
             )
         dispersion.flags.writeable = False
         object.__setattr__(self, "dispersion", dispersion)
@@ -382,11 +392,12 @@ def excess_constant(y: ArrayLike, phi: ArrayLike) -> Array:
     With ``S(y) = log(y!) - y log(y) + y`` it is ``log(1 + phi y) + S(r) - S(y + r)``.
     """
     y, phi = np.broadcast_arrays(np.asarray(y, dtype=np.float64), np.asarray(phi, dtype=np.float64))
+    log_ratio = np.asarray(np.log1p(phi * y))
+    excess = np.asarray(0.5 * log_ratio + series(phi) - series(phi / (1.0 + phi * y)))
     wide = phi * LARGE > 1.0  # r is small
-    r = 1.0 / np.where(wide, phi, 1.0)
-    log_ratio = np.log1p(phi * y)
-    close = 0.5 * log_ratio + series(phi) - series(phi / (1.0 + phi * y))
-    return np.where(wide, log_ratio + stirling(r) - stirling(y + r), close)
+    r = 1.0 / phi[wide]
+    excess[wide] = log_ratio[wide] + stirling(r) - stirling(y[wide] + r)
+    return excess
 
 
 Noise: TypeAlias = Poisson | NegativeBinomial

@@ -212,7 +212,7 @@ class Problem:
             return SideZeros(stored, own, None, *of_features, exposures, squares)
         of_samples = np.ascontiguousarray(exposures.T), np.ascontiguousarray(squares.T)
         if isinstance(zeros, AdaptiveZeros):
-            return SideZeros(zeros.by_sample, None, own, *of_samples, linear, square)
+            return SideZeros(zeros.stored.transposed, None, own, *of_samples, linear, square)
         return SideZeros(None, np.tile(own[0], (n, 1)), None, *of_samples, linear, square)
 
     @cached_property

@@ -227,14 +227,13 @@ class Simulation:
         for number in range(self._n_blocks):
             waiting.append(self._counts(number))
             ready += waiting[-1].shape[0]
-            if ready < chunk_size and number < self._n_blocks - 1:
-                continue
-            rows = sparse.vstack(waiting, format="csr")
             last = number == self._n_blocks - 1
-            stop = ready if last else ready - ready % chunk_size
-            for start in range(0, stop, chunk_size):
-                yield rows[start : min(start + chunk_size, stop)]
-            waiting, ready = ([rows[stop:]], ready - stop) if stop < ready else ([], 0)
+            if ready >= chunk_size or last:
+                rows = sparse.vstack(waiting, format="csr")
+                stop = ready if last else ready - ready % chunk_size
+                for start in range(0, stop, chunk_size):
+                    yield rows[start : min(start + chunk_size, stop)]
+                waiting, ready = [rows[stop:]], ready - stop
 
     # ---------------------------------------------------------------- inside
 

@@ -15,7 +15,7 @@ Sizes scaled by a number are a c divided by it. So their sum stays what it was.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +55,7 @@ class SizeUpdate:
     gain: float
 
 
-@dataclass(frozen=True, eq=False)
-class _Step:
+class _Step(NamedTuple):
     """Newton's step of every sample in its size's logarithm and its loadings, and the objective there.
 
     ``-(slope + price * size) / bend`` is the step of the logarithm at a price of size; that of the loadings
@@ -183,11 +182,8 @@ def _values(problem: Problem, loadings: Array, factors: Array, bounds: Bounds) -
     penalties = bounds.tables(loadings.shape[1])[2] * loadings
     values = problem.size_prior.costs(problem.size_factors) + penalties.sum(axis=1)
     for rows in _blocks(problem):
-        y, eta, t = (
-            problem.counts.by_row.to_dense(rows),
-            loadings[rows] @ factors.T,
-            exposure_of(problem, rows),
-        )
+        y, t = problem.counts.by_row.to_dense(rows), exposure_of(problem, rows)
+        eta = loadings[rows] @ factors.T
         losses = problem.noise.loss(y, t * problem.link.em(eta))
         if problem.zeros is not None:
             losses = _with_zeros(problem.zeros, rows, y, eta, t, losses)[0]
@@ -209,8 +205,7 @@ def _with_zeros(zeros: Zeros, rows: slice, y: Array, eta: Array, t: Array, *exac
 def _newton(problem: Problem, loadings: Array, factors: Array, bounds: Bounds) -> _Step:
     """Find Newton's step, in blocks of samples."""
     parts = [_newton_of(problem, rows, loadings[rows], factors, bounds) for rows in _blocks(problem)]
-    names = ("value", "slope", "bend", "still", "along")
-    return _Step(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+    return _Step(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _newton_of(problem: Problem, rows: slice, loadings: Array, factors: Array, bounds: Bounds) -> _Step:
@@ -242,12 +237,6 @@ def _newton_of(problem: Problem, rows: slice, loadings: Array, factors: Array, b
     still, along = -solved[:, :, 0], -solved[:, :, 1]
     r = sizes / prior.centre[rows]
     informed = np.maximum(whole + np.einsum("ik,ik->i", across, along), LEAST_BEND * whole)
-    slope = slopes + prior.weight * (r - 1.0)
+    slope = slopes + prior.weight * (r - 1.0) + np.einsum("ik,ik->i", across, still)
     value = losses + prior.of(rows).costs(sizes) + (penalty * loadings).sum(axis=1)
-    return _Step(
-        value=value,
-        slope=slope + np.einsum("ik,ik->i", across, still),
-        bend=informed + prior.weight * r,
-        still=still,
-        along=along,
-    )
+    return _Step(value, slope, informed + prior.weight * r, still, along)

@@ -7,8 +7,7 @@ those zeros exactly for which it is not good enough.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,20 +139,9 @@ class AdaptiveZeros:
         own = self.quadratics
         return own[:, 3:] if own.shape[1] == 5 else np.zeros((len(own), 2))
 
-    @cached_property
-    def by_sample(self) -> Pattern:
-        """Exact zeros, samples x features."""
-        return self.stored.transpose()
-
-    def with_exposure(self, exposure: Array) -> AdaptiveZeros:
-        """Return the same zeros with other sums of t and t^2 over the approximated ones."""
-        other = replace(self, exposure=exposure)
-        other.__dict__["by_sample"] = self.by_sample  # transposed once
-        return other
-
     def of_samples(self, block: slice) -> EntryZeros:
         """Return what replaces the zeros of some samples."""
-        return EntryZeros(self.a1, self.a2, self.by_sample.to_dense(block), self.by_exposure[:, 1])
+        return EntryZeros(self.a1, self.a2, self.stored.transposed.to_dense(block), self.by_exposure[:, 1])
 
     @property
     def constants(self) -> Array:

@@ -20,7 +20,7 @@ from matplotlib.text import Text
 from numpy.typing import ArrayLike, NDArray
 from sklearn.isotonic import isotonic_regression
 
-from log1pnmf._common.checks import require
+from log1pnmf._common.checks import extend, require
 from log1pnmf.fitting.anndata import as_fit, fitted_samples, is_annotated, stored
 from log1pnmf.fitting.fit import DataFacts, Fit, Keys, factor_number
 from log1pnmf.fitting.settings import Settings
@@ -173,15 +173,35 @@ def colors_in(adata: Any, column: str) -> dict[str, str] | None:
 INK = "#333333"  # lines and text that belong to no factor
 MOST_NUMBERS = 240  # a heat map with more cells does not show their values as text
 
-PLACES = {
-    "ax": "ax : Axes, optional\n        Axes to draw on; by default those of a new figure.",
-    "figure": "figure : Figure or SubFigure, optional\n        Figure to draw on; by default a new one.",
-}
-SHOW_AND_SAVE = """
-    show : bool, optional
-        Whether to call ``pyplot.show``. By default it is not called, because notebooks show figures anyway.
-    save : str or PathLike, optional
-        File to write the figure to; its ending sets the format.
+SHARED = """
+source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
+    The fit.
+found : Diagnostics
+    Result of `log1pnmf.analysis.diagnose`.
+key : str, optional
+    Name of the fit in an AnnData.
+factors : sequence of int or str, optional
+    Which factors to draw, by number or name; by default all.
+feature_names : sequence of str, optional
+    Names of the features; by default those of the source.
+gene_symbols : str, optional
+    Column of ``adata.var`` with the names to show, if `var_names` are identifiers.
+max_samples : int, optional
+    Maximum number of samples to draw; groups are thinned equally.
+random_state : int
+    Seed that decides which samples are drawn.
+n_columns : int
+    Number of panels in a row.
+title : str, optional
+    Title; by default the name of the fit, such as "c = 1".
+ax : Axes, optional
+    Axes to draw on; by default those of a new figure.
+figure : Figure or SubFigure, optional
+    Figure to draw on; by default a new one.
+show : bool, optional
+    Whether to call ``pyplot.show``. By default it is not called, because notebooks show figures anyway.
+save : str or PathLike, optional
+    File to write the figure to; its ending sets the format.
 """
 
 
@@ -200,14 +220,9 @@ def drawing(function: Callable[..., Any]) -> Callable[..., Any]:
             pyplot.show()
         return made
 
-    signature = inspect.signature(function)
-    more = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in (("show", "bool | None"), ("save", "Any"))
-    ]
-    drawn.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # type: ignore[attr-defined]
-    shared = next(text for name, text in PLACES.items() if name in signature.parameters) + SHOW_AND_SAVE
-    drawn.__doc__ = (function.__doc__ or "").replace("\n    Returns\n", f"    {shared}\n    Returns\n", 1)
+    made = "Axes" if "ax" in inspect.signature(function).parameters else "Figure"
+    returns = "" if "Returns\n" in (function.__doc__ or "") else f"Returns\n-------\n{made}\n\n"
+    extend(drawn, {"show": None, "save": None}, SHARED, returns)
     return drawn
 
 

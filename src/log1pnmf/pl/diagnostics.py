@@ -48,10 +48,6 @@ def compare(
     on : {"loadings", "factors"}
         Whether to correlate loadings over samples, or factors over features (Pearson). Loadings compare
         across c; factors have different scales at different c.
-    max_samples : int, optional
-        Maximum number of samples to draw.
-    random_state : int
-        Seed that decides which samples are drawn.
 
     Returns
     -------
@@ -133,14 +129,8 @@ def diagnostics(found: Diagnostics, *, n_labels: int = 8, figure: Figure | SubFi
 
     Parameters
     ----------
-    found : Diagnostics
-        Result of `log1pnmf.analysis.diagnose`.
     n_labels : int
         Maximum number of features and samples to name in each panel.
-
-    Returns
-    -------
-    Figure
 
     Examples
     --------
@@ -174,8 +164,6 @@ def dispersion(found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None)
 
     Parameters
     ----------
-    found : Diagnostics
-        Result of `log1pnmf.analysis.diagnose`.
     n_labels : int
         Maximum number of features to name: those farthest above the trend.
 

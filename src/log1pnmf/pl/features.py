@@ -48,20 +48,12 @@ def volcano(
         Result of `log1pnmf.analysis.markers`, or AnnData with the result of `log1pnmf.tl.markers`.
     k : int or str
         Factor: its number, from 0, or its name.
-    key : str, optional
-        Name of the fit in an AnnData.
-    gene_symbols : str, optional
-        Column of ``adata.var`` with the names to show, if `var_names` are identifiers.
     level : float
         Features with an adjusted p-value up to this level are drawn in colour.
     n_labels : int
         Maximum number of features to name: the first of the factor. Names that would overlap are omitted.
     title : str, optional
         Title; by default the name of the factor.
-
-    Returns
-    -------
-    Axes
 
     Notes
     -----
@@ -146,16 +138,8 @@ def factor_scatter(
 
     Parameters
     ----------
-    source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
-        The fit.
     a, b : int or str
         Two factors: their numbers, from 0, or names.
-    key : str, optional
-        Name of the fit in an AnnData.
-    feature_names : sequence of str, optional
-        Names of the features; by default those of the source.
-    gene_symbols : str, optional
-        Column of ``adata.var`` with the names to show, if `var_names` are identifiers.
     n_labels : int
         Maximum number of features to name: the largest in either factor and in both. Names that would overlap
         are omitted.
@@ -163,12 +147,6 @@ def factor_scatter(
         Features to name instead of the extreme ones; they are drawn in colour.
     scale : {"linear", "log"}
         Scale of both axes. On log axes, values below a thousandth of the largest are drawn at that limit.
-    title : str, optional
-        Title; by default the name of the fit.
-
-    Returns
-    -------
-    Axes
 
     Examples
     --------
@@ -243,28 +221,14 @@ def top_features(
 
     Parameters
     ----------
-    source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
-        The fit.
     n_top : int
         Number of features per factor.
     kind : {"bars", "heatmap"}
         A panel of bars for each factor, in the order of `log1pnmf.analysis.top_features`; or one heat map of
         all of them. Both show log2 fold changes.
-    key : str, optional
-        Name of the fit in an AnnData.
-    factors : sequence of int or str, optional
-        Which factors to show, by number or name; by default all.
     markers : Markers, optional
         Result of ``model.markers(counts)``. The plot then shows only features that rise significantly with a
         factor, in the same order.
-    feature_names : sequence of str, optional
-        Names of the features; by default those of the source.
-    gene_symbols : str, optional
-        Column of ``adata.var`` with the names to show, if `var_names` are identifiers.
-
-    Returns
-    -------
-    Figure
 
     Examples
     --------

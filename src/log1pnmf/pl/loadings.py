@@ -60,18 +60,8 @@ def embedding(
     basis : str or array of shape (n, 2), optional
         Name of the map in ``adata.obsm``, with or without ``X_``; by default the UMAP, or the first of t-SNE,
         force-directed graph, positions in space and PCA. Without AnnData, pass the positions.
-    factors : sequence of int or str, optional
-        Which factors to draw, by number or name; by default all.
-    key : str, optional
-        Name of the fit in an AnnData.
-    n_columns : int
-        Number of panels in a row.
     size : float, optional
         Size of the points, in square points; by default it depends on their number.
-
-    Returns
-    -------
-    Figure
 
     Notes
     -----
@@ -146,8 +136,6 @@ def spatial(
         Which factors to draw, by number or name; by default all. ``[]`` draws the dominant factor alone.
     dominant : bool
         Whether to draw the dominant factor of each sample (`log1pnmf.dominant_factor`).
-    key : str, optional
-        Name of the fit in an AnnData.
     library_key : str, optional
         Column of ``adata.obs`` with the section (slide, library) of every sample; by default "library_id",
         "section" or "slide", if there is one. Each section is drawn in panels of its own.
@@ -156,8 +144,6 @@ def spatial(
     size : float
         Size of the spots, as a multiple of their diameter in the data. If the data have none, it is the
         median distance to the nearest neighbour.
-    n_columns : int
-        Number of panels in a row.
 
     Returns
     -------
@@ -241,6 +227,7 @@ def _places(source: Any, basis: Any, n: int) -> tuple[np.ndarray, str | None]:
 
 SPREAD = 0.55  # height that the groups of one factor share
 MOST_COMPARISONS = 6  # that are drawn with intervals
+TEXTS = ("factor", "group", "reference", "within", "relative_to")  # columns of the table that are no numbers
 
 
 @drawing
@@ -256,14 +243,8 @@ def usage(
     ----------
     source : Usage or AnnData
         Result of ``model.usage(...)``, or AnnData with the result of `log1pnmf.tl.usage`.
-    key : str, optional
-        Name of the fit in an AnnData.
     level : float
         Differences with an adjusted p-value up to this level are drawn filled, others open.
-
-    Returns
-    -------
-    Figure
 
     Examples
     --------
@@ -295,15 +276,13 @@ def usage(
 
 
 def _effects(
-    table: Mapping[str, Any], names: list[str], level: float, figure: Figure | SubFigure | None
+    table: Mapping[str, np.ndarray], names: list[str], level: float, figure: Figure | SubFigure | None
 ) -> Any:
     """Draw the differences of many comparisons as a map, similar ones side by side."""
-    parts = [
-        np.asarray(table[name]).astype(str)[:: len(names)] for name in ("within", "group") if name in table
-    ]
+    parts = [table[name][:: len(names)] for name in ("within", "group") if name in table]
     what = "difference" if "difference" in table else "slope"
-    values = np.asarray(table[what], dtype=np.float64).reshape(-1, len(names))
-    sure = np.asarray(table["adjusted_p"], dtype=np.float64).reshape(values.shape) <= level
+    values = table[what].reshape(-1, len(names))
+    sure = table["adjusted_p"].reshape(values.shape) <= level
     order = arrange(values).order
     labelled = len(values) <= 120
     figure = figure_or_new(figure, (2.6 + 0.42 * len(names), 1.2 + (0.17 * len(values) if labelled else 9.0)))
@@ -320,16 +299,15 @@ def _effects(
     else:
         ax.set_yticks([])
         caption(ax, y=f"{len(values):,} comparisons", size="small")
-    against = "" if what == "slope" else f" to {np.asarray(table['reference'])[0]}"
+    against = "" if what == "slope" else f" to {table['reference'][0]}"
     canvas.color_bar(image, f"{what}{against}\n(dot: adjusted p at most {level:g})")
     return figure
 
 
-def _means(ax: Axes, table: Mapping[str, Any], about: Mapping[str, Any], names: list[str]) -> None:
+def _means(ax: Axes, table: Mapping[str, np.ndarray], about: Mapping[str, Any], names: list[str]) -> None:
     """Draw a bar at the mean of every group, and its replicates around it."""
-    reference = str(np.asarray(table["reference"])[0])
-    groups = [reference, *dict.fromkeys(map(str, table["group"]))]
-    group, factor = (np.asarray(table[name]).astype(str) for name in ("group", "factor"))
+    group, factor, reference = table["group"], table["factor"], table["reference"][0]
+    groups = [reference, *dict.fromkeys(group)]
     given = about.get("colors")
     colors = distinct_colors(len(groups)) if given is None else [given.get(name) for name in groups]
     units = None if "means" not in about else np.asarray(about["unit_groups"]).astype(str)
@@ -337,7 +315,7 @@ def _means(ax: Axes, table: Mapping[str, Any], about: Mapping[str, Any], names: 
     for place, (name, color) in enumerate(zip(groups, colors, strict=True)):
         for k, one in enumerate(names):
             row = np.flatnonzero((factor == one) & ((group == name) | (name == reference)))[0]
-            mean = np.asarray(table["reference_mean" if name == reference else "mean"])[row]
+            mean = table["reference_mean" if name == reference else "mean"][row]
             y, label = _height(k, place, len(groups)), name if k == 0 else None
             ax.plot([mean, mean], [y - half, y + half], color=color, linewidth=2.2, label=label)
             if units is not None:
@@ -355,15 +333,14 @@ def _height(k: int, place: int, n_groups: int) -> float:
 
 
 def _differences(
-    ax: Axes, table: Mapping[str, Any], names: list[str], given: Mapping[str, Any] | None, level: float
+    ax: Axes, table: Mapping[str, np.ndarray], names: list[str], given: Mapping[str, Any] | None, level: float
 ) -> None:
     """Draw the difference, or the slope, of every group and factor, with its interval."""
-    group, factor = (np.asarray(table[name]).astype(str) for name in ("group", "factor"))
-    groups = list(dict.fromkeys(group))
+    group, factor, groups = table["group"], table["factor"], list(dict.fromkeys(table["group"]))
     colors = [INK, *factor_colors(len(names))[1:]]
     shades = distinct_colors(len(groups) + 1)[1:] if given is None else [given[name] for name in groups]
     columns = ("difference" if "difference" in table else "slope", "lower", "upper", "adjusted_p")
-    values = np.stack([np.asarray(table[name], dtype=np.float64) for name in columns], axis=1)
+    values = np.stack([table[name] for name in columns], axis=1)
     for row, (difference, low, high, adjusted) in enumerate(values):
         k, place = names.index(factor[row]), groups.index(group[row])
         y, color = _height(k, place, len(groups)), colors[k] if len(groups) == 1 else shades[place]
@@ -373,24 +350,24 @@ def _differences(
         ax.scatter([difference], [y], s=28, facecolor=face, edgecolor=color, linewidths=1.2, zorder=3)
     ax.axvline(0.0, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
     is_slope = "reference" not in table
-    what = f"slope on {groups[0]}" if is_slope else f"difference to {np.asarray(table['reference'])[0]}"
-    stable = dict.fromkeys(str(one) for one in table["relative_to"] if one)
+    what = f"slope on {groups[0]}" if is_slope else f"difference to {table['reference'][0]}"
+    stable = dict.fromkeys(filter(None, table["relative_to"]))
     against = f" relative to {next(iter(stable))}" if len(stable) == 1 else ""
     label = f"{what}{against}\n95% interval (filled: adjusted p at most {level:g})"
     caption(ax, label, size="small")
 
 
-def _usage_of(source: Any, key: str | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _usage_of(source: Any, key: str | None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the table of a comparison of groups, and all that is drawn beside it."""
     found = canvas.result_in(source, Usage, key, tool="usage", call="model.usage(groups)")
-    if isinstance(found, Usage):
-        return found.table(), found.kept()
-    about = dict(found)
-    colors = canvas.colors_in(source, str(about.get("groupby", "")))
-    wanted = {str(one) for column in ("group", "reference") for one in about["table"].get(column, [])}
-    if colors is not None and wanted <= set(colors):
+    given = isinstance(found, Usage)
+    about = dict(found.kept() if given else found)
+    columns = found.table() if given else about["table"]
+    table = {name: np.asarray(columns[name], dtype=str if name in TEXTS else float) for name in columns}
+    colors = None if given else canvas.colors_in(source, str(about.get("groupby", "")))
+    if colors is not None and {*table["group"], *table.get("reference", ())} <= set(colors):
         about["colors"] = colors
-    return about["table"], about
+    return table, about
 
 
 # ---------- plots of loadings: sample by sample, and by group
@@ -420,33 +397,19 @@ def structure(
 
     Parameters
     ----------
-    source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
-        The fit.
     groupby : str or array-like of shape (n,), optional
         Column of ``adata.obs``, or labels; categories keep their order. Numbers with more than 60 different
         values (a pseudotime, an age) sort the samples instead, and a strip shows the values. More than 60
         other labels are an error.
-    key : str, optional
-        Name of the fit in an AnnData.
     factors : sequence of int or str, optional
         Which factors to draw, by number or name, from the bottom up; by default all.
     heights : {"loadings", "shares"}
         Loadings with a maximum of 1 for every factor, as in the paper; or the share of each sample's signal
         that each factor carries (`log1pnmf.shares`).
-    max_samples : int, optional
-        Maximum number of samples to draw; groups are thinned equally.
-    random_state : int
-        Seed that decides which samples are drawn.
     colors : sequence of colours, optional
         One for each factor of the fit.
     legend : bool
         Whether to draw the legend of the factors.
-    title : str, optional
-        Title; by default the name of the fit, such as "c = 1".
-
-    Returns
-    -------
-    Axes
 
     Notes
     -----
@@ -543,18 +506,8 @@ def loadings_by_group(
 
     Parameters
     ----------
-    source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
-        The fit.
     groupby : str or array-like of shape (n,)
         Column of ``adata.obs``, or labels; at most 60 groups.
-    key : str, optional
-        Name of the fit in an AnnData.
-    title : str, optional
-        Title; by default the name of the fit.
-
-    Returns
-    -------
-    Axes
 
     Examples
     --------

@@ -55,10 +55,6 @@ def convergence(
     names : sequence of str, optional
         Names of the sources; by default their values of c.
 
-    Returns
-    -------
-    Axes
-
     Notes
     -----
     Sources with the same c, noise and likelihood are compared with each other: exact (solid), adaptive

@@ -17,8 +17,8 @@ from log1pnmf.analysis import metrics
 from log1pnmf.analysis.groups import Groups, group_means
 from log1pnmf.fitting.fit import Fit
 
-from .factors import served_groups
 from .inputs import decimal
+from .sections import served_groups
 
 CLEARLY = 0.1  # two numbers differ if their difference is at least this part of the larger one ...
 LEAST = 0.02  # ... and at least this much: a table with two decimals does not show less

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import hashlib
 import math
@@ -16,36 +17,34 @@ from typing import Any
 import numpy as np
 
 from log1pnmf._common.archive import StrPath, check_writable, replacing
-from log1pnmf._common.checks import plural, require, versions
-from log1pnmf.analysis.groups import ALIKE, colors_of_fits, fold_groups
+from log1pnmf._common.checks import check_one_each, plural, require, versions
+from log1pnmf.analysis.evidence import Evidence, evidence_in
+from log1pnmf.analysis.groups import (
+    ALIKE,
+    Groups,
+    Section,
+    as_numbers,
+    colors_of_fits,
+    fold_groups,
+    labels_of,
+    quarters,
+    sections_of,
+    spacing,
+)
+from log1pnmf.analysis.markers import Markers, markers_in
 from log1pnmf.analysis.stability import Sweep
+from log1pnmf.counts.features import find_features
+from log1pnmf.fitting.anndata import as_fit, is_annotated, symbols_of
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import default_of
 from log1pnmf.fitting.new_samples import counts_of
 from log1pnmf.fitting.settings import GIVEN
 from log1pnmf.fitting.summary import NOISES, link_in_words
 
+from . import sections
 from .comparison import Comparison, compare, same_factors
-from .factors import describe_factors, evidence_note, find_evidence, find_markers
 from .figures import MOST_SAMPLES, arrange_samples, histogram, map_data, structure_data
-from .fits import describe_batches, describe_fits, describe_misfit, early_stopping_note
-from .inputs import (
-    MOST_GROUPS,
-    ReportInput,
-    check_results,
-    check_texts,
-    decimal,
-    enumerate_words,
-    fits_of,
-    groups_of,
-    keep_together,
-    maps_of,
-    percent,
-    significant,
-    stored_evidence,
-    stored_markers,
-    symbols_in,
-)
+from .inputs import N_TABLE, ReportInput, decimal, enumerate_words, keep_together, percent, significant
 
 NOT_THE_ONLY_ONE = (
     "Factors are one good explanation of the counts, not the only one: another start (random_state, init) "
@@ -56,6 +55,8 @@ MOST_LISTED = 3  # fits that the head names one by one
 GIVEN_HERE = "..."  # in place of arrays and labels, in the call that repeats a fit
 PARTS = {"fixed_factors": "factors", "mask": "mask"}  # parameters by the kind of factors that they make known
 ABOUT_BATCHES = re.compile(r"\d+ batches: without their effects")  # the section on batches has this message
+MOST_GROUPS = 40  # that are shown; the smallest beyond these are merged
+ENDED_EARLY = re.compile(r"not converged|interrupted after|stopped by a callback")  # messages that warn
 HEAT_STEPS = 10  # shades of a heat map; the style sheet has a class for each
 
 
@@ -152,7 +153,9 @@ def write_report(
     found = fits_of(sources)
     n = len(found[0].loadings)
     if gene_symbols is not None:
-        feature_names = symbols_in(sources[0], gene_symbols, feature_names, found[0])
+        symbols = symbols_of(sources[0], gene_symbols, feature_names)
+        at = find_features(sources[0].var_names, found[0].feature_labels.tolist())
+        feature_names = [symbols[j] for j in at]
     checked = None if counts is None else counts_of(found[0], counts)
     if checked is not None:
         feature_names = checked.feature_names if feature_names is None else feature_names
@@ -195,30 +198,29 @@ def _render(inputs: ReportInput) -> str:
     pair = inputs.compared
     colors = colors_of_fits([fit.loadings for fit in inputs.fits], pair[0] if pair else 0)
     arrangement = arrange_samples(inputs)
-    sections = [
-        describe_factors(fit, label=label, colors=palette, groups=inputs.groups, tests=tests, found=found)
-        for fit, label, palette, tests, found in zip(
-            inputs.fits, inputs.labels, colors, find_markers(inputs), find_evidence(inputs), strict=True
-        )
+    tests, found = sections.find_markers(inputs), sections.find_evidence(inputs)
+    factors = [
+        sections.describe_factors(fit, inputs.groups, tests[i], found[i], label=label, colors=colors[i])
+        for i, (fit, label) in enumerate(zip(inputs.fits, inputs.labels, strict=True))
     ]
     same, all_same, comparison = "", False, None
     if pair is None or len(inputs.fits) > 2:
         same, all_same = same_factors(inputs.fits, inputs.labels, skip=pair)
     if pair is not None:
         comparison = compare(inputs.fits, pair, groups=inputs.groups, same_stated=all_same)
-    script, fits = _text("report.js"), describe_fits(inputs)
+    script, fits = _text("report.js"), sections.describe_fits(inputs)
     n, n_drawn = len(inputs.sample_names), len(arrangement.order)
     which = "chosen at random" if inputs.groups is None else "a part of every group"
     drawn = f"all {n:,} samples" if n_drawn == n else f"{n_drawn:,} of {n:,} samples, {which}"
     return _template().render(
         inputs=inputs,
-        lead=_lead(inputs, sections[0], comparison, same),
+        lead=_lead(inputs, factors[0], comparison, same),
         quality=_quality(inputs, fits["explained"]),
         data=_describe_data(inputs),
         fits=fits,
-        misfit=describe_misfit(inputs),
-        batches=describe_batches(inputs),
-        sections=sections,
+        misfit=sections.describe_misfit(inputs),
+        batches=sections.describe_batches(inputs),
+        sections=factors,
         comparison=comparison,
         structure=structure_data(inputs, arrangement, colors),
         maps=map_data(inputs, colors[0]),
@@ -313,11 +315,8 @@ def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
     """Return remarks that a reader should know before the pictures; True marks a warning."""
     notes: list[tuple[str, bool]] = []
     for label, fit in zip(inputs.labels, inputs.fits, strict=True):
-        early = early_stopping_note(fit)
-        if early is not None:
-            notes.append((f"{label}: {early}.", True))
-        others = (text for text in fit.messages if not ABOUT_BATCHES.match(text))
-        notes += [(f"{label}: {message}.", False) for message in others]
+        shown = [text for text in fit.messages if not ABOUT_BATCHES.match(text)]
+        notes += [(f"{label}: {text}.", ENDED_EARLY.match(text) is not None) for text in shown]
     if len(inputs.sample_names) > MOST_SAMPLES:
         notes.append(
             (f"Structure plots show at most {MOST_SAMPLES:,} samples; all figures are of all samples.", False)
@@ -326,7 +325,7 @@ def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
         notes.append(
             (f"The {MOST_GROUPS - 1} largest of {inputs.n_groups:,} groups are shown one by one.", False)
         )
-    notes += [(text, False) for text in (evidence_note(inputs), *inputs.notes) if text]
+    notes += [(text, False) for text in (sections.evidence_note(inputs), *inputs.notes) if text]
     return notes if inputs.compared else [*notes, (NOT_THE_ONLY_ONE, False)]
 
 
@@ -388,3 +387,80 @@ def _typed(value: Any) -> str:
     if isinstance(value, float):
         return "float('inf')" if value == float("inf") else f"{value:g}"
     return GIVEN_HERE if value == GIVEN else repr(value)
+
+
+# ---------- what was given for a report
+
+
+def fits_of(sources: Sequence[Any]) -> list[Fit]:
+    """Return fits to the same data, on the scale of memberships."""
+    if not sources:
+        raise ValueError("there are no fits: pass at least one")
+    fits = [as_fit(one).normalized("max") for one in sources]
+    shapes = {(len(fit.loadings), len(fit.factors)) for fit in fits}
+    if len(shapes) > 1:
+        raise ValueError(f"fits must be of the same data, got shapes {sorted(shapes)}")
+    return fits
+
+
+def groups_of(source: Any, groupby: Any, n_samples: int) -> tuple[Groups, bool]:
+    """Return groups of samples, and whether they are ranges of numbers."""
+    labels = labels_of(source, groupby)
+    numbers = as_numbers(labels)
+    groups = Groups.of(labels) if numbers is None else quarters(numbers)
+    check_one_each("groupby", groups.codes, n_samples)
+    return groups, numbers is not None
+
+
+def check_results(what: str, given: Any, fits: Sequence[Fit]) -> tuple[Any, ...]:
+    """Return the evidence or markers that were given for each fit; nothing where none were."""
+    if given is None:
+        return ()
+    found = tuple(given) if isinstance(given, list | tuple) else (given,)
+    both = zip(found, fits, strict=False)
+    if len(found) != len(fits) or not all(one is None or _belongs(one, fit) for one, fit in both):
+        raise ValueError(
+            f"{what} must be what log1pnmf.analysis.{what} found for each of the {len(fits)} fits; pass None "
+            "for a fit that has none"
+        )
+    return found
+
+
+def _belongs(one: Any, fit: Fit) -> bool:
+    if isinstance(one, Evidence):
+        return len(one.loss) == fit.n_components
+    return isinstance(one, Markers) and one.weight.shape == fit.factors.shape
+
+
+def stored_evidence(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Evidence | None, ...]:
+    """Return what `log1pnmf.tl.evidence` wrote for each fit; nothing if it wrote nothing for any."""
+    found = [evidence_in(source) for source in sources]
+    if all(one is None for one in found):
+        return ()
+    return tuple(one if _belongs(one, fit) else None for one, fit in zip(found, fits, strict=True))
+
+
+def stored_markers(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Markers | None, ...]:
+    """Return what `log1pnmf.tl.markers` wrote for each fit; nothing if it is missing for any."""
+    found = tuple(markers_in(source, fit, N_TABLE) for source, fit in zip(sources, fits, strict=True))
+    return () if None in found else found
+
+
+def maps_of(source: Any) -> dict[str, list[Section]]:
+    """Return the UMAP and the sections in space of an AnnData, where it has them; y points downwards."""
+    maps: dict[str, list[Section]] = {}
+    there: Any = source.obsm if is_annotated(source) else {}
+    if "X_umap" in there and np.isfinite(there["X_umap"]).all():
+        places = np.asarray(there["X_umap"], dtype=np.float64)[:, :2] * (1.0, -1.0)
+        maps["UMAP"] = [Section("", np.arange(len(places)), places, spacing(places))]
+    if "spatial" in there:
+        with contextlib.suppress(ValueError):  # sections that cannot be told apart are not drawn
+            maps["In space"] = sections_of(source, image="none")
+    return maps
+
+
+def check_texts(what: str, values: Any) -> list[str]:
+    """Return several texts; a single one is an error."""
+    if isinstance(values, str):
+        raise TypeError(f"{what} must be a sequence of strings, got one string; pass [{values!r}]")
+    return [str(value) for value in values]

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import check_one_each
-from log1pnmf.analysis.evidence import Evidence, evidence_in
-from log1pnmf.analysis.groups import Groups, Section, as_numbers, labels_of, quarters, sections_of, spacing
-from log1pnmf.analysis.markers import Markers, markers_in
+from log1pnmf.analysis.evidence import Evidence
+from log1pnmf.analysis.groups import Groups, Section
+from log1pnmf.analysis.markers import Markers
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.features import find_features
-from log1pnmf.fitting.anndata import as_fit, is_annotated, symbols_of
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.summary import NOISES
 
@@ -72,7 +67,6 @@ def significant(number: float) -> str:
 # ---------- input of a report, checked once
 
 N_TABLE = 25  # features that are listed for each factor
-MOST_GROUPS = 40  # that are shown; the smallest beyond these are merged
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,83 +119,3 @@ class ReportInput:
             if len(set(labels)) < len(labels) and len(set(more)) > 1:
                 labels = [f"{label}, {text}" for label, text in zip(labels, more, strict=True)]
         return [keep_together(label) for label in labels]
-
-
-def fits_of(sources: Sequence[Any]) -> list[Fit]:
-    """Return fits to the same data, on the scale of memberships."""
-    if not sources:
-        raise ValueError("there are no fits: pass at least one")
-    fits = [as_fit(one).normalized("max") for one in sources]
-    shapes = {(len(fit.loadings), len(fit.factors)) for fit in fits}
-    if len(shapes) > 1:
-        raise ValueError(f"fits must be of the same data, got shapes {sorted(shapes)}")
-    return fits
-
-
-def symbols_in(adata: Any, gene_symbols: str, feature_names: Any, fit: Fit) -> list[str]:
-    """Return the names in a column of ``adata.var`` of the features of a fit."""
-    shown = symbols_of(adata, gene_symbols, feature_names)
-    return [shown[j] for j in find_features(adata.var_names, fit.feature_labels.tolist())]
-
-
-def groups_of(source: Any, groupby: Any, n_samples: int) -> tuple[Groups, bool]:
-    """Return groups of samples, and whether they are ranges of numbers."""
-    labels = labels_of(source, groupby)
-    numbers = as_numbers(labels)
-    groups = Groups.of(labels) if numbers is None else quarters(numbers)
-    check_one_each("groupby", groups.codes, n_samples)
-    return groups, numbers is not None
-
-
-def check_results(what: str, given: Any, fits: Sequence[Fit]) -> tuple[Any, ...]:
-    """Return the evidence or markers that were given for each fit; nothing where none were."""
-    if given is None:
-        return ()
-    found = tuple(given) if isinstance(given, list | tuple) else (given,)
-    both = zip(found, fits, strict=False)
-    if len(found) != len(fits) or not all(one is None or _belongs(one, fit) for one, fit in both):
-        raise ValueError(
-            f"{what} must be what log1pnmf.analysis.{what} found for each of the {len(fits)} fits; pass None "
-            "for a fit that has none"
-        )
-    return found
-
-
-def _belongs(one: Any, fit: Fit) -> bool:
-    if isinstance(one, Evidence):
-        return len(one.loss) == fit.n_components
-    return isinstance(one, Markers) and one.weight.shape == fit.factors.shape
-
-
-def stored_evidence(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Evidence | None, ...]:
-    """Return what `log1pnmf.tl.evidence` wrote for each fit; nothing if it wrote nothing for any."""
-    found = [evidence_in(source) for source in sources]
-    if all(one is None for one in found):
-        return ()
-    return tuple(one if _belongs(one, fit) else None for one, fit in zip(found, fits, strict=True))
-
-
-def stored_markers(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Markers | None, ...]:
-    """Return what `log1pnmf.tl.markers` wrote for each fit; nothing if it is missing for any."""
-    found = tuple(markers_in(source, fit, N_TABLE) for source, fit in zip(sources, fits, strict=True))
-    return () if None in found else found
-
-
-def maps_of(source: Any) -> dict[str, list[Section]]:
-    """Return the UMAP and the sections in space of an AnnData, where it has them; y points downwards."""
-    maps: dict[str, list[Section]] = {}
-    there: Any = source.obsm if is_annotated(source) else {}
-    if "X_umap" in there and np.isfinite(there["X_umap"]).all():
-        places = np.asarray(there["X_umap"], dtype=np.float64)[:, :2] * (1.0, -1.0)
-        maps["UMAP"] = [Section("", np.arange(len(places)), places, spacing(places))]
-    if "spatial" in there:
-        with contextlib.suppress(ValueError):  # sections that cannot be told apart are not drawn
-            maps["In space"] = sections_of(source, image="none")
-    return maps
-
-
-def check_texts(what: str, values: Any) -> list[str]:
-    """Return several texts; a single one is an error."""
-    if isinstance(values, str):
-        raise TypeError(f"{what} must be a sequence of strings, got one string; pass [{values!r}]")
-    return [str(value) for value in values]

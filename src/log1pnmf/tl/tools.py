@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import logging
+import os
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
 
+from log1pnmf._common.checks import extend, require
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.analysis.groups import labels_of
@@ -15,18 +23,71 @@ from log1pnmf.analysis.markers import markers as find_markers
 from log1pnmf.analysis.select import select as compare_settings
 from log1pnmf.analysis.stability import sweep as sweep_counts
 from log1pnmf.analysis.usage import usage as compare_groups
-from log1pnmf.counts.counts import holds_counts
-from log1pnmf.counts.features import shared_features
-from log1pnmf.fitting.anndata import as_fit, fit_from, is_annotated, symbols_of
-from log1pnmf.fitting.fit import SWEEP, Keys, sweep_key
+from log1pnmf.counts.compress import dense_blocks
+from log1pnmf.counts.counts import Counts, holds_counts
+from log1pnmf.counts.features import find_features, shared_features, variable_features
+from log1pnmf.fitting.anndata import as_fit, column_of, fit_from, is_annotated, symbols_of, uns_of
+from log1pnmf.fitting.fit import SWEEP, Fit, Keys, sample_shares, sweep_key
 from log1pnmf.fitting.fit_counts import checked, fit_counts
 from log1pnmf.fitting.new_features import extend_features as extend_fit
 from log1pnmf.fitting.new_samples import of_features, project
 
-from . import inputs
-from .inputs import as_frame, batch_of, check_anndata, chosen_features, read_counts, target, write_fit
+logger = logging.getLogger("log1pnmf")
+
+# ---------- what all tools share: an AnnData object, or a copy of it, that takes the results
+
+SHARED = """
+adata : AnnData
+    Data with a fit by `log1p_nmf`: all of its samples or some, or new ones after `transform`.
+n_components : int
+    Number of factors.
+layer : str, optional
+    Layer with the counts. By default X, or the layer "counts" if X does not hold counts (a log message
+    says so). "raw" takes the features of `adata` from ``adata.raw``; "X" takes X even if it holds
+    fractions, such as expected counts.
+use_raw : bool
+    The same as ``layer="raw"``.
+mask_var : str or array of bool, optional
+    Features to use: a column of `var`, such as "highly_variable", or one value for each feature;
+    "variable:2000" takes the 2,000 with the largest deviance from one factor. By default all features,
+    even if `var` has a column "highly_variable"; `extend_features` adds the others afterwards.
+batch_key : str, optional
+    Column of `obs` with the batch of every sample (donor, chip, section); see `batch` of
+    `log1pnmf.Log1pNMF.fit`.
+key : str, optional
+    Name of the fit, if `key_added` was given.
+std : bool
+    Whether to write standard errors of the loadings given the factors, to ``obsm["X_log1p_nmf_std"]``;
+    what is uncertain about the factors is not in them, see `log1pnmf.analysis.diagnostics`.
+random_state : int, RandomState, Generator or None
+    Seed or generator of the random numbers.
+n_jobs : int, optional
+    Number of threads.
+copy : bool
+    Whether to leave `adata` as it is and return a copy with the results.
+"""
+RETURNS = """Returns
+-------
+AnnData or None
+    A copy of `adata` with the results, if ``copy=True``.
+
+"""
 
 
+def tool(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a tool with scanpy's parameter `copy`, and with all that tools share described."""
+
+    @wraps(function)
+    def run(adata: Any, *arguments: Any, copy: bool = False, **options: Any) -> Any:
+        adata = target(adata, copy)
+        function(adata, *arguments, **options)
+        return adata if copy else None
+
+    extend(run, {"copy": False}, SHARED, RETURNS)
+    return run
+
+
+@tool
 def log1p_nmf(
     adata: Any,
     n_components: int,
@@ -40,7 +101,6 @@ def log1p_nmf(
     std: bool = False,
     obs_keys: bool = False,
     fixed_loadings: Any = None,
-    copy: bool = False,
     random_state: Any = 0,
     **parameters: Any,
 ) -> Any:
@@ -51,46 +111,19 @@ def log1p_nmf(
     adata : AnnData
         Samples are `obs`. A view becomes a copy. Of an object backed by a file only the counts are read, and
         the results stay in memory until you write it.
-    n_components : int
-        Number of factors.
     c : float
         Shift of the link; inf is standard Poisson NMF.
-    layer : str, optional
-        Layer with the counts. By default X, or the layer "counts" if X does not hold counts (a log message
-        says so). "raw" takes the features of `adata` from ``adata.raw``; "X" takes X even if it holds
-        fractions, such as expected counts.
-    use_raw : bool
-        The same as ``layer="raw"``.
-    mask_var : str or array of bool, optional
-        Features to use: a column of `var`, such as "highly_variable", or one value for each feature;
-        "variable:2000" takes the 2,000 with the largest deviance from one factor. By default all features,
-        even if `var` has a column "highly_variable"; `extend_features` adds the others afterwards.
-    batch_key : str, optional
-        Column of `obs` with the batch of every sample (donor, chip, section); see `batch` of
-        `log1pnmf.Log1pNMF.fit`.
     key_added : str, optional
         Name under which `obsm`, `varm` and `uns` keep the results; Notes lists the defaults.
-    std : bool
-        Whether to write standard errors of the loadings given the factors, to ``obsm["X_log1p_nmf_std"]``;
-        what is uncertain about the factors is not in them, see `log1pnmf.analysis.diagnostics`.
     obs_keys : bool
         Whether to write loadings also to columns of `obs`: "k0", "k1" and so on, with `key_added` as a
         prefix. ``scanpy.pl.umap(adata, color=["k0", "k1"])`` draws them.
     fixed_loadings : list of str, mapping or array, optional
         Known loadings: columns of `obs` (a column of labels becomes a column of 0 and 1 for each label), or
         as in `log1pnmf.Log1pNMF.fit`.
-    copy : bool
-        Whether to leave `adata` as it is and return a copy with the results.
-    random_state : int, RandomState, Generator or None
-        Seed or generator of the random numbers.
     **parameters : optional
         Others of `log1pnmf.Log1pNMF`, with the same defaults. ``mask=`` takes gene sets:
         a dict of names to lists of features.
-
-    Returns
-    -------
-    AnnData or None
-        A copy of `adata` with the results, if ``copy=True``.
 
     Notes
     -----
@@ -123,28 +156,29 @@ def log1p_nmf(
     >>> adata.obsm["X_log1p_nmf"].shape, adata.varm["log1p_nmf"].shape
     ((100, 3), (300, 3))
     """
-    check_anndata(adata)
     keys = Keys(key_added)
     settings, given = checked(
         n_components=n_components,
         c=c,
         random_state=random_state,
         batch=batch_of(adata, batch_key),
-        fixed_loadings=inputs.known_loadings(adata, fixed_loadings),
+        fixed_loadings=known_loadings(adata, fixed_loadings),
         **parameters,
     )
-    layer = inputs.raw_layer(layer, use_raw)
-    adata = target(adata, copy)
+    layer = raw_layer(layer, use_raw)
     chosen = read_counts(adata, layer, chosen_features(adata, mask_var, layer))
     fit = fit_counts(chosen.counts, settings, **given)
     write_fit(adata, keys, fit, chosen)
     if std:
         adata.obsm[keys.std] = loading_errors(fit, chosen.counts)
     if obs_keys:
-        inputs.write_obs(adata, keys, fit)
-    return adata if copy else None
+        columns = [keys.obs_column(name) for name in fit.factor_names]
+        for column, values in zip(columns, fit.loadings.T, strict=True):
+            adata.obs[column] = values.copy()
+        adata.uns[keys.uns][OBS_COLUMNS] = np.array(columns, dtype=object)
 
 
+@tool
 def sweep(
     adata: Any,
     n_components: int,
@@ -152,7 +186,6 @@ def sweep(
     *,
     layer: str | None = None,
     mask_var: Any = None,
-    copy: bool = False,
     random_state: Any = 0,
     **parameters: Any,
 ) -> Any:
@@ -162,19 +195,10 @@ def sweep(
     ----------
     adata : AnnData
         As in `log1p_nmf`.
-    n_components : int
-        Number of factors.
     c : sequence of float
         Values of c, all different; may contain inf.
-    layer, mask_var, copy, random_state
-        As in `log1p_nmf`.
     **parameters : optional
         Others of `log1pnmf.Log1pNMF`.
-
-    Returns
-    -------
-    AnnData or None
-        A copy of `adata` with the results, if ``copy=True``.
 
     Notes
     -----
@@ -191,8 +215,6 @@ def sweep(
     >>> adata.uns["log1p_nmf_sweep"]["key"].tolist()
     ['log1p_nmf_c=1', 'log1p_nmf_c=inf']
     """
-    check_anndata(adata)
-    adata = target(adata, copy)
     chosen = read_counts(adata, layer, chosen_features(adata, mask_var, layer))
     result = sweep_counts(chosen.counts, n_components, c, random_state=random_state, **parameters)
     for fit in result.fits:
@@ -200,9 +222,9 @@ def sweep(
     table = as_frame(result.table)
     table["key"] = [sweep_key(value) for value in table["c"]]
     adata.uns[SWEEP] = table
-    return adata if copy else None
 
 
+@tool
 def transform(
     adata: Any,
     ref: Any,
@@ -214,7 +236,6 @@ def transform(
     gene_symbols: str | None = None,
     prior: Any = "auto",
     std: bool = False,
-    copy: bool = False,
     n_jobs: int | None = None,
 ) -> Any:
     """Estimate the loadings of new samples for the factors of a fit, and store them with the factors.
@@ -230,8 +251,6 @@ def transform(
         a warning, and below 20% of all signal the samples are refused.
     key : str, optional
         Name of the fit in `ref`, if `key_added` was given, and of the loadings in `adata`.
-    layer : str, optional
-        Layer with the counts, as in `log1p_nmf`.
     size_factors : {"total", "fit", "none"} or array, optional
         As in `Log1pNMF.transform`.
     batch_key : str, optional
@@ -242,18 +261,6 @@ def transform(
         Ensembl identifiers.
     prior : "auto" or float
         As in `Log1pNMF.transform`.
-    std : bool
-        Whether to write standard errors of the loadings given the factors, to ``obsm["X_log1p_nmf_std"]``;
-        what is uncertain about the factors is not in them, see `log1pnmf.analysis.diagnostics`.
-    copy : bool
-        Whether to leave `adata` as it is and return a copy with the loadings.
-    n_jobs : int, optional
-        Number of threads.
-
-    Returns
-    -------
-    AnnData or None
-        A copy of `adata` with the results, if ``copy=True``.
 
     Notes
     -----
@@ -272,7 +279,6 @@ def transform(
     >>> new.obsm["X_log1p_nmf"].shape
     (50, 3)
     """
-    check_anndata(adata)
     keys = Keys(key)
     fit = fit_from(ref, key, any_samples=True) if is_annotated(ref) else as_fit(ref)
     positions = np.arange(adata.n_vars)
@@ -284,7 +290,6 @@ def transform(
                 "adata has none of the features of the fit by a name that occurs once in both (the first are "
                 f"{names[0]!r} and {fit.feature_names[0]!r}); gene_symbols= takes names from a column of var"
             )
-    adata = target(adata, copy)
     chosen = read_counts(adata, layer, positions)
     counts = chosen.counts
     if fit.feature_names is not None:
@@ -294,16 +299,16 @@ def transform(
     found = project(fit, counts, size_factors, shared=True, **how)
     why = f"these are {adata.n_obs:,} samples whose loadings were estimated for the factors of a fit"
     for note in found.notes:
-        inputs.logger.info(note)
+        logger.info(note)
     part = of_features(fit, found.features)
     projected = part.of_samples(found.loadings, found.size_factors, found.batches, why)
     projected = replace(projected, messages=(*projected.messages, *found.notes))
     write_fit(adata, keys, projected, chosen)
     if std:
         adata.obsm[keys.std] = loading_errors(projected, found.counts)
-    return adata if copy else None
 
 
+@tool
 def extend_features(
     adata: Any,
     *,
@@ -311,7 +316,7 @@ def extend_features(
     key_added: str | None = None,
     layer: str | None = None,
     n_jobs: int | None = None,
-) -> None:
+) -> Any:
     """Add the factors of all features to a fit of some, such as ``mask_var="highly_variable"``.
 
     The loadings stay as they are, and so do the factors of fitted features; those of each other feature are
@@ -321,15 +326,11 @@ def extend_features(
     ----------
     adata : AnnData
         Data with a fit by `log1p_nmf`.
-    key : str, optional
-        Name of the fit, if it was given one.
     key_added : str, optional
         Name of the fit of all features; by default that of the fit with "_all". The fit itself stays, and
         `transform` with its name uses the features that were fitted.
     layer : str, optional
         Layer with the counts; by default that of the fit.
-    n_jobs : int, optional
-        Number of threads.
 
     Examples
     --------
@@ -342,18 +343,18 @@ def extend_features(
     >>> bool(adata.varm["log1p_nmf_all"][200:].any())
     True
     """
-    check_anndata(adata)
     fit, keys = fit_from(adata, key), Keys(key_added or f"{Keys(key).uns}_all")
     if layer is None:
         stored = str(adata.uns[Keys(key).uns]["layer"])
         layer = None if stored == "X" and holds_counts(adata.X) else stored
     chosen = read_counts(adata, layer, np.arange(adata.n_vars))
     extended = extend_fit(fit, chosen.counts, n_jobs)
-    inputs.logger.info(extended.messages[0])
+    logger.info(extended.messages[0])
     write_fit(adata, keys, extended, chosen)
 
 
-def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
+@tool
+def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> Any:
     """Rename factors; every table, plot and report of `adata` then uses these names.
 
     Parameters
@@ -364,8 +365,6 @@ def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
     names : sequence of str, or mapping of name or number to str
         Names of all factors, or of some: ``{"k1": "interferon"}``. `log1pnmf.analysis.suggest_names` suggests
         some.
-    key : str, optional
-        Name of the fit, if `key_added` was given.
 
     Examples
     --------
@@ -378,7 +377,6 @@ def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
     >>> adata.uns["log1p_nmf"]["factor_names"].tolist()
     ['k0', 'acinar', 'k2']
     """
-    check_anndata(adata)
     keys = Keys(key)
     fit = fit_from(adata, key, any_samples=True)
     new = fit.renamed(names).factor_names
@@ -389,52 +387,33 @@ def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
             about = adata.uns[place]
             about["factor_names"] = np.array([changed[str(k)] for k in about["factor_names"]], dtype=object)
             about["table"]["factor"] = [changed[str(k)] for k in about["table"]["factor"]]
-    columns = adata.uns[keys.uns].get(inputs.OBS_COLUMNS)
+    columns = adata.uns[keys.uns].get(OBS_COLUMNS)
     if columns is not None:
         after = [keys.obs_column(name) for name in new]
         adata.obs = adata.obs.rename(columns=dict(zip(map(str, columns), after, strict=True)))
-        adata.uns[keys.uns][inputs.OBS_COLUMNS] = np.array(after, dtype=object)
+        adata.uns[keys.uns][OBS_COLUMNS] = np.array(after, dtype=object)
 
 
+@tool
 def markers(
     adata: Any,
     *,
     key: str | None = None,
     layer: str | None = None,
-    errors: str = "sandwich",
-    split: bool = False,
     n_top: int | None = 100,
-    max_samples: int | None = None,
-    copy: bool = False,
-    n_jobs: int | None = None,
-    verbose: int | None = None,
+    **options: Any,
 ) -> Any:
     """Test which features rise with each factor; store the table.
 
     Parameters
     ----------
-    adata : AnnData
-        Data with a fit by `log1p_nmf`: all of its samples or some, or new ones after `transform`.
-    key : str, optional
-        Name of the fit, if `key_added` was given.
     layer : str, optional
         Layer with the counts; by default that of the fit.
-    errors, split, verbose
-        As in `log1pnmf.analysis.markers`.
     n_top : int or None
         Number of features in the table for each factor: the first of those that rise significantly. None
         takes all features, significant or not, which takes much room.
-    max_samples : int, optional
-        Number of random samples to test; see `log1pnmf.analysis.markers`.
-    copy : bool
-        Whether to leave `adata` as it is and return a copy with the table.
-    n_jobs : int, optional
-        Number of threads.
-
-    Returns
-    -------
-    AnnData or None
-        A copy of `adata` with the results, if ``copy=True``.
+    **options : optional
+        `errors`, `split`, `max_samples`, `n_jobs` and `verbose` of `log1pnmf.analysis.markers`.
 
     Notes
     -----
@@ -454,37 +433,27 @@ def markers(
     >>> adata.uns["log1p_nmf_markers"]["table"].shape
     (15, 13)
     """
-    check_anndata(adata)
     fit = fit_from(adata, key)
-    counts = inputs.counts_of_fit(adata, fit, key, layer)
-    found = find_markers(
-        fit, counts, errors=errors, split=split, max_samples=max_samples, n_jobs=n_jobs, verbose=verbose
-    )
-    adata = target(adata, copy)
+    counts = counts_of_fit(adata, fit, key, layer)
+    found = find_markers(fit, counts, **options)
     adata.uns[Keys(key).markers] = {"table": as_frame(found.table(n_top)), **found.kept()}
-    return adata if copy else None
 
 
+@tool
 def usage(
     adata: Any,
     groupby: str,
     *,
     replicate: str | bool | None = None,
-    reference: str | None = None,
     within: str | None = None,
-    interaction: bool = False,
-    relative_to: Any = "auto",
     covariates: str | Sequence[str] = (),
-    numeric: bool | None = None,
     key: str | None = None,
-    copy: bool = False,
+    **options: Any,
 ) -> Any:
     """Compare the mean loadings of groups, with donors as replicates; store the table.
 
     Parameters
     ----------
-    adata : AnnData
-        Data with a fit by `log1p_nmf`: all of its samples or some, or new ones after `transform`.
     groupby : str
         Column of `obs` with the condition of every sample, or with a number such as an age.
     replicate : str or True, optional
@@ -493,17 +462,8 @@ def usage(
         Column of `obs`, such as the cell type: groups are compared within each of its labels.
     covariates : str or sequence of str
         Columns of `obs` with covariates to adjust for: numbers or labels.
-    reference, interaction, relative_to, numeric
-        As in `log1pnmf.analysis.usage`.
-    key : str, optional
-        Name of the fit, if `key_added` was given.
-    copy : bool
-        Whether to leave `adata` as it is and return a copy with the table.
-
-    Returns
-    -------
-    AnnData or None
-        A copy of `adata` with the results, if ``copy=True``.
+    **options : optional
+        `reference`, `interaction`, `relative_to` and `numeric` of `log1pnmf.analysis.usage`.
 
     Notes
     -----
@@ -523,36 +483,25 @@ def usage(
     >>> adata.uns["log1p_nmf_usage"]["table"].shape
     (2, 12)
     """
-    check_anndata(adata)
     chosen = [covariates] if isinstance(covariates, str) else list(covariates)
     found = compare_groups(
         fit_from(adata, key),
         labels_of(adata, groupby),
         replicate=labels_of(adata, replicate),
-        reference=reference,
         within=labels_of(adata, within),
-        interaction=interaction,
-        relative_to=relative_to,
         covariates={name: labels_of(adata, name) for name in chosen} or None,
-        numeric=numeric,
+        **options,
     )
-    adata = target(adata, copy)
     adata.uns[Keys(key).usage] = {"table": as_frame(found.table()), "groupby": groupby, **found.kept()}
-    return adata if copy else None
 
 
+@tool
 def evidence(
     adata: Any,
     *,
     key: str | None = None,
     layer: str | None = None,
-    n_seeds: int = 5,
-    n_bootstrap: int = 10,
-    max_samples: int | None = None,
-    random_state: Any = 0,
-    copy: bool = False,
-    n_jobs: int | None = None,
-    verbose: int | None = None,
+    **options: Any,
 ) -> Any:
     """Measure what a fit loses without each factor, and how often other fits find it; store the table.
 
@@ -560,19 +509,10 @@ def evidence(
     ----------
     adata : AnnData
         Data with a fit by `log1p_nmf`, and the same samples as in the fit, in any order.
-    key : str, optional
-        Name of the fit, if `key_added` was given.
     layer : str, optional
         Layer with the counts; by default that of the fit.
-    n_seeds, n_bootstrap, max_samples, random_state, n_jobs, verbose
-        As in `log1pnmf.analysis.evidence`.
-    copy : bool
-        Whether to leave `adata` as it is and return a copy with the table.
-
-    Returns
-    -------
-    AnnData or None
-        A copy of `adata` with the results, if ``copy=True``.
+    **options : optional
+        `n_seeds`, `n_bootstrap`, `max_samples`, `n_jobs` and others of `log1pnmf.analysis.evidence`.
 
     Notes
     -----
@@ -591,24 +531,13 @@ def evidence(
     >>> adata.uns["log1p_nmf_evidence"]["judgement"][:28]
     'No more than noise: k0, k1 ('
     """
-    check_anndata(adata)
     fit = fit_from(adata, key)
-    counts = inputs.counts_of_fit(adata, fit, key, layer)
-    found = find_evidence(
-        fit,
-        counts,
-        n_seeds=n_seeds,
-        n_bootstrap=n_bootstrap,
-        max_samples=max_samples,
-        random_state=random_state,
-        n_jobs=n_jobs,
-        verbose=verbose,
-    )
-    adata = target(adata, copy)
+    counts = counts_of_fit(adata, fit, key, layer)
+    found = find_evidence(fit, counts, **options)
     adata.uns[Keys(key).evidence] = {**found.kept(), "table": as_frame(found.table())}
-    return adata if copy else None
 
 
+@tool
 def select(
     adata: Any,
     n_components: Any,
@@ -619,7 +548,6 @@ def select(
     mask_var: Any = None,
     batch_key: str | None = None,
     key_added: str | None = None,
-    copy: bool = False,
     random_state: Any = 0,
     **options: Any,
 ) -> Any:
@@ -633,17 +561,10 @@ def select(
         Numbers of factors to compare, such as ``range(2, 13)``.
     c : float or sequence of float
         Shifts of the link to compare, each with every number of factors.
-    layer, use_raw, mask_var, batch_key, copy, random_state
-        As in `log1p_nmf`.
     key_added : str, optional
         Name of the result, which is then ``uns[key_added + "_select"]``.
     **options : optional
         `holdout`, `n_seeds`, `n_jobs`, `verbose`, `resume` and others of `log1pnmf.select`.
-
-    Returns
-    -------
-    AnnData or None
-        A copy of `adata` with the results, if ``copy=True``.
 
     Notes
     -----
@@ -663,9 +584,7 @@ def select(
     >>> print(adata.uns["log1p_nmf_select"]["judgement"].splitlines()[0])
     The data do not decide K: the best is at the end of the values tried.
     """
-    check_anndata(adata)
-    keys, layer = Keys(key_added), inputs.raw_layer(layer, use_raw)
-    adata = target(adata, copy)
+    keys, layer = Keys(key_added), raw_layer(layer, use_raw)
     counts = read_counts(adata, layer, chosen_features(adata, mask_var)).counts
     batch = batch_of(adata, batch_key)
     found = compare_settings(counts, n_components, c, random_state=random_state, batch=batch, **options)
@@ -676,4 +595,205 @@ def select(
         "judgement": str(judgement),
         "holdout": found.about["holdout"],
     }
-    return adata if copy else None
+
+
+# ---------- known loadings in columns of `obs`
+
+
+def known_loadings(adata: Any, given: Any) -> Any:
+    """Turn names of columns of `obs` into loadings; anything else is left as it is.
+
+    Numbers and True or False are taken as they are. Labels become one column of 0 and 1 for each label, named
+    "column=label".
+    """
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        return given
+    columns: dict[str, Any] = {}
+    for name in names:
+        column = column_of(adata, "obs", name, "fixed_loadings")
+        if column.dtype.kind in "biuf":
+            columns[name] = column.to_numpy(dtype=np.float64)
+            continue
+        if column.isna().any():
+            raise ValueError(f"fixed_loadings: column {name!r} of obs has missing labels; fill them in")
+        labels = column.astype(str).to_numpy()
+        columns |= {f"{name}={label}": (labels == label).astype(np.float64) for label in np.unique(labels)}
+    return columns
+
+
+# ---------- counts out of an AnnData object
+
+RAW, X = "raw", "X"  # names of ``adata.raw`` and ``adata.X`` as layers
+COUNTS_LAYER = "counts"  # where scanpy users keep the raw counts when X is something else
+VARIABLE = re.compile(r"variable:[1-9]\d*")  # so many variable features, as `mask_var`
+BLOCK_ENTRIES = 1 << 24  # of a matrix in a file, read at a time
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenCounts:
+    """Counts, and where they are in the AnnData object."""
+
+    counts: Counts  # the counts, with the names of the features
+    positions: NDArray[np.intp]  # positions of these features among all features of the object
+    layer: str | None  # where they were found; None is X
+
+
+def raw_layer(layer: str | None, use_raw: bool) -> str | None:
+    """Return the layer that scanpy's `use_raw` stands for."""
+    if not use_raw:
+        return layer
+    if layer not in (None, RAW):
+        raise ValueError(f"use_raw=True and layer={layer!r} name different counts; pass one of them")
+    return RAW
+
+
+def target(adata: Any, copy: bool) -> Any:
+    """Choose the object that results are written to; refuse what is not an AnnData object."""
+    anndata = require("anndata", purpose="log1pnmf.tl")
+    if not isinstance(adata, anndata.AnnData):
+        if isinstance(adata, str | os.PathLike):
+            advice = "read the file first, with anndata.read_h5ad(path)"
+        elif hasattr(adata, "mod"):  # MuData
+            advice = f"pass one of its modalities, such as mdata[{next(iter(adata.mod), 'rna')!r}]"
+        else:
+            advice = "for matrices use log1pnmf.Log1pNMF"
+        raise TypeError(f"adata must be an AnnData object, got {type(adata).__name__}; {advice}")
+    if copy:
+        return adata.to_memory() if adata.isbacked else adata.copy()
+    if adata.is_view:
+        if adata.isbacked:
+            raise ValueError(
+                "adata is a view of data in a file, which cannot store results; pass "
+                "adata.to_memory(), or copy=True"
+            )
+        logger.warning("adata is a view: it is copied, and the copy gets the results")
+    return adata
+
+
+def chosen_features(adata: Any, mask_var: Any, layer: str | None = None) -> NDArray[np.intp]:
+    """Find the features that are wanted."""
+    if mask_var is None:
+        return np.arange(adata.n_vars)
+    what = "mask_var"
+    if isinstance(mask_var, str) and mask_var not in adata.var and VARIABLE.fullmatch(mask_var):
+        counts = read_counts(adata, layer, np.arange(adata.n_vars)).counts
+        return variable_features(counts, int(mask_var.partition(":")[2]))
+    if isinstance(mask_var, str):
+        what = f"adata.var[{mask_var!r}]"
+        mask_var = column_of(adata, "var", mask_var, "mask_var")
+    mask = np.asarray(mask_var)
+    if mask.dtype != bool or mask.shape != (adata.n_vars,):
+        raise ValueError(
+            f"{what} must be True or False for each of the {adata.n_vars} features, "
+            f"got {mask.dtype} of shape {mask.shape}"
+        )
+    if not mask.any():
+        raise ValueError(f"{what} leaves no feature; choose at least one")
+    return np.flatnonzero(mask)
+
+
+def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> ChosenCounts:
+    """Read the counts of some features.
+
+    `layer`: none takes X, or ``layers["counts"]`` if X does not hold counts (then a log message says so), and
+    refuses fractions. "X" takes X as it is, "raw" takes ``adata.raw``.
+    """
+    matrix = _matrix(adata, layer, positions)
+    if layer is None and COUNTS_LAYER in adata.layers and not holds_counts(matrix):
+        logger.warning("adata.X does not hold counts: layers[%r] is used", COUNTS_LAYER)
+        layer = COUNTS_LAYER
+        matrix = _matrix(adata, layer, positions)
+    fractions = layer is None and not holds_counts(matrix)
+    with warnings.catch_warnings():
+        if fractions:
+            warnings.simplefilter("ignore", UserWarning)
+        counts = Counts.from_any(matrix)
+    if fractions:
+        places = [*map(repr, adata.layers), *(["'raw' (adata.raw)"] if adata.raw is not None else [])]
+        raise ValueError(
+            "adata.X holds values that are not whole numbers: it looks normalised or log-transformed, not "
+            f"counted; pass layer= with the counts (adata has: {', '.join(places) or 'no layer, no raw'}), "
+            "or layer='X' where they are expected counts"
+        )
+    names = np.asarray(adata.var_names, dtype=object)[positions]
+    return ChosenCounts(replace(counts, feature_names=names), positions, None if layer == X else layer)
+
+
+def counts_of_fit(adata: Any, fit: Fit, key: str | None, layer: str | None) -> Counts:
+    """Return the counts of the features of a fit, from its own layer unless another is given."""
+    stored = str(adata.uns[Keys(key).uns]["layer"])
+    if layer is None and not (stored == X and COUNTS_LAYER in adata.layers):
+        layer = stored
+    return read_counts(adata, layer, find_features(adata.var_names, fit.feature_labels.tolist())).counts
+
+
+def _matrix(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> Any:
+    layer = None if layer == X and X not in adata.layers else layer
+    if layer == RAW and RAW not in adata.layers:
+        if adata.raw is None:
+            raise KeyError("adata.raw is empty; pass layer=, the name of the layer with the counts")
+        wanted = [str(name) for name in np.asarray(adata.var_names)[positions]]  # raw may have more features
+        return sparse.csr_array(adata.raw.X[:, find_features(adata.raw.var_names, wanted)])
+    if layer is not None and layer not in adata.layers:
+        known = ", ".join(map(repr, adata.layers)) or "none"
+        raise KeyError(f"adata has no layer {layer!r}; it has: {known}")
+    stored = adata.X if layer is None else adata.layers[layer]
+    if stored is None:
+        raise ValueError("adata.X is empty; pass layer=, the name of the layer with the counts")
+    everything = len(positions) == adata.n_vars and np.array_equal(positions, np.arange(adata.n_vars))
+    if isinstance(stored, np.ndarray) or sparse.issparse(stored):
+        return stored if everything else stored[:, positions]
+    return _read_blocks(stored, None if everything else positions)
+
+
+def _read_blocks(stored: Any, positions: NDArray[np.intp] | None) -> Any:
+    """Read a matrix from a file into memory, as a sparse one, with the wanted features only."""
+    if getattr(stored, "format", "csr") == "csc":  # its rows are spread over the whole file
+        matrix = stored[:]
+        return matrix if positions is None else matrix[:, positions]
+    wanted = slice(None) if positions is None else positions
+    blocks = dense_blocks(stored.shape, BLOCK_ENTRIES)
+    return sparse.vstack([sparse.csr_array(stored[rows][:, wanted]) for rows in blocks], format="csr")
+
+
+def batch_of(adata: Any, key: str | None) -> Any:
+    """Return the column of `obs` with the batch of every sample, if one is named."""
+    return None if key is None else column_of(adata, "obs", key, "batch_key").to_numpy(dtype=object)
+
+
+# ---------- results written into an AnnData object; log1pnmf.fitting.anndata reads them
+
+OBS_COLUMNS = "obs_columns"  # in `uns` of a fit: the columns of `obs` with its loadings
+
+
+def write_fit(adata: Any, keys: Keys, fit: Fit, chosen: ChosenCounts) -> None:
+    """Write a fit; features that were left out have zero factors, and no dispersion."""
+    anndata = require("anndata", purpose="log1pnmf.tl")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", anndata.ImplicitModificationWarning)  # a view becomes a copy
+        adata.obsm[keys.obsm] = fit.loadings.copy()
+    adata.obsm[keys.shares] = sample_shares(fit.loadings, fit.factors)
+    of_features = (
+        (adata.varm, keys.varm, fit.factors, 0.0),
+        (adata.var, keys.dispersion, fit.dispersion, np.nan),
+        (adata.varm, keys.mask, fit.mask, False),
+    )
+    for slot, name, values, others in of_features:
+        if values is not None:
+            whole = np.full((adata.n_vars, *values.shape[1:]), others)
+            whole[chosen.positions] = values
+            slot[name] = whole
+        elif name in slot:  # of an earlier fit
+            del slot[name]
+    for finding in (keys.markers, keys.usage, keys.evidence):  # of an earlier fit
+        adata.uns.pop(finding, None)
+    named = fit.named(sample_names=adata.obs_names, feature_names=adata.var_names[chosen.positions])
+    adata.uns[keys.uns] = uns_of(named, chosen.layer)
+
+
+def as_frame(columns: Any) -> Any:
+    """Make a data frame that anndata can write."""
+    table = require("pandas", purpose="log1pnmf.tl").DataFrame(columns)
+    table.index = table.index.astype(str)
+    return table

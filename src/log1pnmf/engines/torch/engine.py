@@ -21,12 +21,11 @@ from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey, surveyed_every
 
 from .kernels import width
 from .newton import Rows
-from .rows import Box, Design, Form, Kept, device_rows, uploaded
-from .zeros import Exposure, Noise, Zeros
+from .rows import SMALLEST_ETA, Box, Design, DeviceRows, Form, Kept, UploadedCounts, joined, uploaded
+from .zeros import Noise, Zeros
 
 Precision = Literal["float32", "float64"]
 
-SMALLEST_ETA = {"float32": 1e-16, "float64": 1e-30}
 LARGEST_PRECISE_ETA = {"float32": 80.0, "float64": 500.0}
 LARGE_ETAS_BELOW = 0.1
 """The c below which etas are large."""
@@ -49,12 +48,18 @@ class TorchEngine(Engine):
         precision: Precision = "float32",
         *,
         stored: Precision | None = None,
+        shared: dict[Any, Any] | None = None,
     ) -> None:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.precision, self._asked_stored = precision, stored
         self._dtype = getattr(torch, precision)
         self._stored = getattr(torch, stored or precision)
-        counts = uploaded(problem.counts, self.device, self._stored)
+        # counts on the device, by those of the host: of all engines that came of one by `with_problem`
+        self._shared: dict[Any, Any] = {} if shared is None else shared
+        counts = problem.counts
+        if counts not in self._shared:
+            self._shared[counts] = uploaded(counts, self.device, self._stored)
+        counts = self._shared[counts]
         self.problem = problem if counts is problem.counts else replace(problem, counts=counts)
         self.rounds_loss = precision == "float32"
         self._kept: dict[Side, Kept] = {}
@@ -62,7 +67,7 @@ class TorchEngine(Engine):
         self._form = Form(
             identity=problem.link.is_identity,
             exact=problem.zeros is None,
-            smallest=SMALLEST_ETA[precision],
+            smallest=SMALLEST_ETA[self._dtype],
             largest=LARGEST_PRECISE_ETA[precision],
             dispersed=isinstance(problem.noise, NegativeBinomial),
             large=problem.link.c < LARGE_ETAS_BELOW or precision == "float64",
@@ -70,7 +75,10 @@ class TorchEngine(Engine):
 
     def with_problem(self, problem: Problem) -> TorchEngine:
         """Return the same engine for another problem."""
-        return type(self)(problem, str(self.device), self.precision, stored=self._asked_stored)
+        return self._other(problem, self.precision, self._asked_stored)
+
+    def _other(self, problem: Problem, precision: Precision, stored: Precision | None) -> TorchEngine:
+        return TorchEngine(problem, str(self.device), precision, stored=stored, shared=self._shared)
 
     @property
     def note(self) -> str | None:  # type: ignore[override]
@@ -110,7 +118,7 @@ class TorchEngine(Engine):
             at = slice(block.first, block.first + block.n_rows)
             rows = Rows(block, fixed, kept.of(block), boxes.at(at))
             parts.append(rows.newton(b[at], with_loss=with_loss))
-        values, gradient = (_joined([getattr(one, name) for one in parts]) for name in ("values", "gradient"))
+        values, gradient = (joined([getattr(one, name) for one in parts]) for name in ("values", "gradient"))
         sizes, slopes = sum(one.columns for one in parts)
         return HalfStep(
             values=_as(start, values),
@@ -138,7 +146,7 @@ class TorchEngine(Engine):
         """Negative log-likelihood on the eta scale, constants included, penalty excluded; in float64."""
         precise = self
         if self.rounds_loss:  # the counts stay as they are: single precision holds them
-            precise = TorchEngine(self.problem, str(self.device), "float64", stored=self.precision)
+            precise = self._other(self.problem, "float64", self.precision)
         return precise.evaluate(self.problem.loadings_side, loadings, factors)[0]
 
     def survey_zeros(
@@ -151,24 +159,20 @@ class TorchEngine(Engine):
         """List zeros above their cap; see `Engine.collect_zeros`."""
         return self._zeros(loadings, factors).collect(caps)
 
-    def zero_errors(self, loadings: Any, factors: Any, *, roughly: bool = False) -> tuple[float, float]:
-        """Describe how far the quadratics are off; see `Engine.zero_errors`."""
-        zeros = self.problem.zeros
-        if not isinstance(zeros, AdaptiveZeros):
-            return 0.0, 0.0
+    def _zero_errors(
+        self, zeros: AdaptiveZeros, loadings: Any, factors: Any, roughly: bool
+    ) -> tuple[float, float]:
         stored = self._keep(self.problem.factors_side).stored
         every = surveyed_every(len(loadings)) if roughly else 1
         return self._zeros(loadings, factors).errors(zeros.quadratics, stored, every=every)
 
     def _zeros(self, loadings: Any, factors: Any) -> Zeros:
         side = self.problem.factors_side
-        kept = self._keep(side)
-        exposure = Exposure(kept.column_exposure, kept.column_batch, kept.row_exposure)
         dispersion = None
         if isinstance(side.noise, NegativeBinomial):
             dispersion = self.adopt(np.broadcast_to(side.noise.dispersion, len(factors)))
         noise = Noise(dispersion, self.problem.link.is_identity)
-        return Zeros(self._rows(side), exposure, self.adopt(loadings), self.adopt(factors), noise)
+        return Zeros(self._rows(side), self._keep(side), self.adopt(loadings), self.adopt(factors), noise)
 
     def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum | None:
         """Condense the means; see `Engine.mean_spectrum`."""
@@ -189,10 +193,6 @@ class TorchEngine(Engine):
         """The same problem on the host."""
         return NativeEngine(replace(self.problem, counts=self.problem.counts.on_host()))
 
-    @cached_property
-    def _lowest(self) -> Any:
-        return torch.full((1,), self._form.smallest, dtype=self._dtype, device=self.device)
-
     def _boxes(self, bounds: Bounds, b: Any) -> Box:
         key = bounds, b.shape[1]
         if key not in self._tables:
@@ -200,7 +200,14 @@ class TorchEngine(Engine):
         return Box(*(one.expand(b.shape) for one in self._tables[key]))
 
     def _rows(self, side: Side) -> Any:
-        return device_rows(side.rows, self.device, self._stored)
+        rows, counts = side.rows, self.problem.counts
+        if isinstance(rows, DeviceRows):
+            return rows
+        if isinstance(counts, UploadedCounts) and rows is counts.by_row:
+            return counts.there
+        if rows not in self._shared:
+            self._shared[rows] = DeviceRows.of(rows, self.device, self._stored)
+        return self._shared[rows]
 
     def _keep(self, side: Side) -> Kept:
         """Bring everything but the counts to the device, once."""
@@ -209,24 +216,10 @@ class TorchEngine(Engine):
         return self._kept[side]
 
     def _design(self, side: Side, design: Any) -> Design:
-        X, kept = self.adopt(design), self._keep(side)
+        X = self.adopt(design)
         narrow, more = X.to(self._dtype), width(X.shape[1]) - X.shape[1]
-        return Design(
-            form=self._form,
-            X=narrow,
-            exposure=kept.narrow_exposure,
-            padded=torch.nn.functional.pad(narrow, (0, more)) if more else narrow,
-            wide=X,
-            kept=kept,
-            quadratic=kept.column_quadratic,
-            dispersion=kept.column_dispersion,
-            batch=kept.column_batch,
-            lowest=self._lowest,
-        )
-
-
-def _joined(parts: list[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+        padded = torch.nn.functional.pad(narrow, (0, more)) if more else narrow
+        return Design(self._form, self._keep(side), narrow, padded, X)
 
 
 def _as(start: Any, values: Any) -> Any:

@@ -43,16 +43,17 @@ def width(K: int) -> int:
 
 def _belongings(design: Design, own: Own) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return exposures, batches and dispersions, and their kinds; what is not there is not read."""
-    form, labels = design.form, own.batch if own.batch is not None else design.batch
-    dispersion = design.dispersion if design.dispersion is not None else own.dispersion
-    unread = design.exposure
-    places = (own.exposure, design.exposure, unread if labels is None else labels,
+    form, kept = design.form, design.kept
+    labels = own.batch if own.batch is not None else kept.column_batch
+    dispersion = kept.column_dispersion if own.dispersion is None else own.dispersion
+    unread = kept.exposure
+    places = (own.exposure, kept.exposure, unread if labels is None else labels,
               unread if dispersion is None else dispersion)  # fmt: skip
     kinds = {
         "IDENTITY": form.identity,
         "DISPERSED": form.dispersed,
         "OF_ROWS": own.dispersion is not None,
-        "BATCH": 1 if own.batch is not None else 2 if design.batch is not None else 0,
+        "BATCH": 1 if own.batch is not None else 2 if kept.column_batch is not None else 0,
     }
     return places, kinds
 
@@ -121,7 +122,7 @@ def add_squares(H, X, weight):
 
 @triton.jit
 def _terms(  # noqa: C901, PLR0912 - branches of the compiler, not of the program
-    y, eta, inside, em, t, phi, a1, a2, bent, IDENTITY: tl.constexpr, QUADRATIC: tl.constexpr,
+    y, inside, em, t, phi, a1, a2, concave, IDENTITY: tl.constexpr, QUADRATIC: tl.constexpr,
     DISPERSED: tl.constexpr, COUNTED: tl.constexpr, LOSS: tl.constexpr,
 ):  # fmt: skip
     """Loss, residual and weight of entries; of stored zeros where not COUNTED."""
@@ -143,7 +144,7 @@ def _terms(  # noqa: C901, PLR0912 - branches of the compiler, not of the progra
             residual = -pull * ratio
             weight = ratio * (pull * inverse + tl.maximum(pull - push, 0.0) * (phi * push) * ratio)
         if QUADRATIC:
-            square = a2 + bent
+            square = a2 + concave
             if LOSS:
                 value += t * (em * log1p_ratio(phi * t * em) - inside * (a1 + square * inside))
             slope = push * ratio
@@ -178,15 +179,16 @@ def _entries(
 
     `rough`: with few digits of the design.
     """
-    stored, form = own.stored or block, design.form
-    quadratic = design.quadratic if design.quadratic is not None else own.quadratic
+    stored, form, kept = own.stored or block, design.form, design.kept
+    by_column = kept.column_quadratic is not None
+    quadratic = kept.column_quadratic if by_column else own.quadratic
     places, kinds = _belongings(design, own)
     arguments = (
         rows, block.indptr, block.indices, block.values, stored.indptr, stored.indices, *places,
-        design.exposure if quadratic is None else quadratic, design.rough if rough else design.padded,
-        design.lowest, design.exposure.shape[-1], own.exposure.stride(0), form.smallest, form.largest,
+        kept.exposure if quadratic is None else quadratic, design.rough if rough else design.padded,
+        kept.lowest, kept.exposure.shape[-1], own.exposure.stride(0), form.smallest, form.largest,
     )  # fmt: skip
-    more = {"QUADRATIC": form.quadratic, "BY_COLUMN": design.quadratic is not None}
+    more = {"QUADRATIC": form.quadratic, "BY_COLUMN": by_column}
     return arguments, {**kinds, **more, "STORED": own.stored is not None}
 
 
@@ -210,11 +212,11 @@ def evaluate(
     own: Own,
     hessian: bool,
     with_loss: bool = True,
-    beyond: Any = None,
+    curbed: Any = None,
 ) -> Sums:
     """Sum over the non-zeros and the stored zeros of some rows.
 
-    `beyond`, (n, 2): weights of the sums of ``Sums.bend``, whose gradient then is in place of the loss's.
+    `curbed`, (n, 2): weights of the sums of ``Sums.concave``, whose gradient then is in place of the loss's.
     """
     K, W = b.shape[1], design.padded.shape[1]
     pieces = block.pieces if rows is block.numbers else None
@@ -223,18 +225,18 @@ def evaluate(
     gradient = torch.empty((n, K), dtype=torch.float64, device=b.device)
     tile, warps = _tile_and_warps(W, n, hessian)
     H = torch.empty((n, W, W) if hessian else (1,), dtype=design.X.dtype, device=b.device)
-    bend = torch.empty((n, 2), dtype=torch.float64, device=b.device) if design.form.bent else None
+    concave = torch.empty((n, 2), dtype=torch.float64, device=b.device) if design.form.concave else None
     arguments, kinds = _entries(block, rows, design, own)
     _evaluate[(n,)](
-        *(pieces or (rows, rows))[:2], *arguments, b, loss, gradient, H, loss if bend is None else bend,
-        loss if beyond is None else beyond, IMPOSSIBLE, K, W=W, TILE=tile, HESSIAN=hessian, LOSS=with_loss,
-        BEYOND=beyond is not None, PIECE=0 if pieces is None else PIECE, **kinds, num_warps=warps,
+        *(pieces or (rows, rows))[:2], *arguments, b, loss, gradient, H, loss if concave is None else concave,
+        loss if curbed is None else curbed, IMPOSSIBLE, K, W=W, TILE=tile, HESSIAN=hessian, LOSS=with_loss,
+        CURBED=curbed is not None, PIECE=0 if pieces is None else PIECE, **kinds, num_warps=warps,
     )  # fmt: skip
     if pieces is not None:
         loss, gradient = (_joined(one, pieces[2]) for one in (loss, gradient))
         H = _joined(H.flatten(1), pieces[2]).unflatten(1, (W, W)) if hessian else H
-        bend = None if bend is None else _joined(bend, pieces[2])
-    return Sums(loss, gradient, H[:, :K, :K] if hessian else None, bend)
+        concave = None if concave is None else _joined(concave, pieces[2])
+    return Sums(loss, gradient, H[:, :K, :K] if hessian else None, concave)
 
 
 def _joined(parts: Any, lengths: Any) -> Any:
@@ -281,14 +283,15 @@ def reach(
 
 
 @triton.jit
-def begin(program, rows, indptr, row_exposure, labels, columns, own_exposures, BATCH: tl.constexpr):
-    """Return the row of a program, its entries, where its exposures begin, and its own one."""
+def begin(program, rows, indptr, exposures, columns, own_exposures, BATCH: tl.constexpr):
+    """Return the row of a program, its entries, and where its exposures begin with its own one."""
+    row_exposure, _, labels = exposures
     row = tl.load(rows + program)
     start, stop = tl.load(indptr + row), tl.load(indptr + row + 1)
     row_at, column_at = program * own_exposures, program * 0
     if BATCH == 1:
         column_at = tl.load(labels + program) * columns
-    return row, start, stop, row_at, column_at, tl.load(row_exposure + row_at)
+    return row, start, stop, (program, row_at, column_at, tl.load(row_exposure + row_at))
 
 
 @triton.jit
@@ -330,10 +333,10 @@ def coefficients(quadratic, column, place, t, there, BY_COLUMN: tl.constexpr, DI
     else:  # loaded once for every entry, so that the arithmetic is spread over all threads
         at = quadratic + N * place[0] + tl.zeros_like(column)
     a1, a2 = tl.load(at, mask=there, other=0.0), tl.load(at + 1, mask=there, other=0.0)
-    bent = tl.zeros_like(a1)
+    concave = tl.zeros_like(a1)
     if DISPERSED:
-        bent = t * tl.load(at + 2, mask=there, other=0.0)
-    return a1, a2, bent
+        concave = t * tl.load(at + 2, mask=there, other=0.0)
+    return a1, a2, concave
 
 
 @triton.jit
@@ -345,137 +348,76 @@ def dispersion_of(dispersion, column, place, there, OF_ROWS: tl.constexpr):
     return phi
 
 
-@triton.jit
-def _sums(
-    start, stop, indices, values, exposures, dispersion, quadratic, design, place, b, beyond, lowest,
-    smallest, largest, impossible, k, sums, W: tl.constexpr, TILE: tl.constexpr, IDENTITY: tl.constexpr,
-    QUADRATIC: tl.constexpr, BY_COLUMN: tl.constexpr, DISPERSED: tl.constexpr, OF_ROWS: tl.constexpr,
-    BATCH: tl.constexpr, HESSIAN: tl.constexpr, LOSS: tl.constexpr, BEYOND: tl.constexpr,
-    COUNTED: tl.constexpr,
-):  # fmt: skip
-    """Add the entries from `start` to `stop`."""
-    loss, slopes, H, steep, bend = sums
-    for at in tl.range(start, stop, TILE, num_stages=1):
-        entry, there, column, X = gather(indices, at, stop, design, b, k, W, TILE)
-        eta = tl.sum(X * b[None, :], axis=1)
-        y, least = eta, smallest  # not used, unless it is loaded
-        if COUNTED:
-            y = tl.load(values + entry, mask=there, other=0.0)
-        if not (QUADRATIC or DISPERSED):  # loaded, so that the arithmetic is spread over all threads
-            least = tl.load(lowest + tl.zeros_like(column), mask=there, other=1.0)
-        inside, em = em_of(eta, least, largest, IDENTITY)
-        t, phi, a1, a2, bent = em, em, em, em, em
-        if QUADRATIC or DISPERSED:
-            t = exposure_of(exposures, place, column, there, BATCH)
-        if DISPERSED:
-            phi = dispersion_of(dispersion, column, place, there, OF_ROWS)
-        if QUADRATIC:
-            a1, a2, bent = coefficients(quadratic, column, place, t, there, BY_COLUMN, DISPERSED)
-        value, residual, weight = _terms(
-            y, eta, inside, em, t, phi, a1, a2, bent, IDENTITY, QUADRATIC, DISPERSED, COUNTED, LOSS
-        )
-        if QUADRATIC and DISPERSED:
-            steep += t * inside
-            bend -= 2.0 * bent * inside * (t * inside)
-        if BEYOND:
-            residual = t * (beyond[0] - 4.0 * beyond[1] * bent * inside)
-        if COUNTED:
-            value += y * tl.maximum(1.0 - eta * (0.5 / smallest), 0.0) * impossible
-        loss += value
-        slopes += X * residual[:, None]
-        if HESSIAN:
-            H = add_squares(H, X, weight)
-    return loss, slopes, H, steep, bend
-
-
 @of_entries
-def _evaluate(
+def _evaluate(  # noqa: C901, PLR0912, PLR0915 - branches of the compiler, not of the program
     owners, offsets, rows, indptr, indices, values, zeros_indptr, zeros_indices, row_exposure,
     column_exposure, labels, dispersion, quadratic, design, lowest, columns, own_exposures, smallest,
-    largest, b_at, loss_at, gradient_at, hessian_at, bend_at, beyond_at, impossible, K, W: tl.constexpr,
+    largest, b_at, loss_at, gradient_at, hessian_at, concave_at, curbed_at, impossible, K, W: tl.constexpr,
     TILE: tl.constexpr, IDENTITY: tl.constexpr, QUADRATIC: tl.constexpr, BY_COLUMN: tl.constexpr,
     STORED: tl.constexpr, DISPERSED: tl.constexpr, OF_ROWS: tl.constexpr, BATCH: tl.constexpr,
-    HESSIAN: tl.constexpr, LOSS: tl.constexpr, BEYOND: tl.constexpr, PIECE: tl.constexpr,
+    HESSIAN: tl.constexpr, LOSS: tl.constexpr, CURBED: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     T: tl.constexpr = row_exposure.dtype.element_ty
     piece = tl.program_id(0).to(tl.int64)
     program, offset = piece, piece * 0
     if PIECE > 0:
         program, offset = tl.load(owners + piece), tl.load(offsets + piece)
-    row, start, stop, row_at, column_at, t_row = begin(
-        program, rows, indptr, row_exposure, labels, columns, own_exposures, BATCH
-    )
-    place = (program, row_at, column_at, t_row)
+    exposures = (row_exposure, column_exposure, labels)
+    row, start, stop, place = begin(program, rows, indptr, exposures, columns, own_exposures, BATCH)
     if PIECE > 0:
         start += offset
         stop = tl.minimum(stop, start + PIECE)
     k = tl.arange(0, W)
     b = tl.load(b_at + program * K + k, mask=k < K, other=0.0).to(T)
-    beyond = (0.0, 0.0)
-    if BEYOND:
-        beyond = (tl.load(beyond_at + 2 * program).to(T), tl.load(beyond_at + 2 * program + 1).to(T))
-    of_entries, of_rows = tl.zeros([TILE], dtype=T), tl.zeros([TILE, W], dtype=T)
-    sums = (of_entries, of_rows, tl.zeros([W, W], dtype=T), of_entries, of_entries)
-    exposures = (row_exposure, column_exposure, labels)
-    sums = _sums(
-        start, stop, indices, values, exposures, dispersion, quadratic, design, place, b, beyond, lowest,
-        smallest, largest, impossible, k, sums, W, TILE, IDENTITY, QUADRATIC, BY_COLUMN, DISPERSED, OF_ROWS,
-        BATCH, HESSIAN, LOSS, BEYOND, True,
-    )  # fmt: skip
-    if STORED:  # with the first piece of the row
-        start, stop = tl.load(zeros_indptr + row), tl.load(zeros_indptr + row + 1)
-        stop = tl.where(offset > 0, start, stop)
-        sums = _sums(
-            start, stop, zeros_indices, values, exposures, dispersion, quadratic, design, place, b, beyond,
-            lowest, smallest, largest, impossible, k, sums, W, TILE, IDENTITY, QUADRATIC, BY_COLUMN,
-            DISPERSED, OF_ROWS, BATCH, HESSIAN, LOSS, BEYOND, False,
-        )  # fmt: skip
-    loss, slopes, H, steep, bend = sums
+    by_slope, by_curvature = 0.0, 0.0
+    if CURBED:
+        by_slope = tl.load(curbed_at + 2 * program).to(T)
+        by_curvature = tl.load(curbed_at + 2 * program + 1).to(T)
+    loss, slopes, H = tl.zeros([TILE], T), tl.zeros([TILE, W], T), tl.zeros([W, W], T)
+    slope, curvature = tl.zeros([TILE], T), tl.zeros([TILE], T)
+    for ZEROS in tl.static_range(2 if STORED else 1):  # counts, then stored zeros
+        if ZEROS == 1:  # with the first piece of the row
+            indices = zeros_indices
+            start, stop = tl.load(zeros_indptr + row), tl.load(zeros_indptr + row + 1)
+            stop = tl.where(offset > 0, start, stop)
+        for at in tl.range(start, stop, TILE, num_stages=1):
+            entry, there, column, X = gather(indices, at, stop, design, b, k, W, TILE)
+            eta = tl.sum(X * b[None, :], axis=1)
+            y, least = eta, smallest  # not used, unless it is loaded
+            if ZEROS == 0:
+                y = tl.load(values + entry, mask=there, other=0.0)
+            if not (QUADRATIC or DISPERSED):  # loaded, so that the arithmetic is spread over all threads
+                least = tl.load(lowest + tl.zeros_like(column), mask=there, other=1.0)
+            inside, em = em_of(eta, least, largest, IDENTITY)
+            t, phi, a1, a2, concave = em, em, em, em, em
+            if QUADRATIC or DISPERSED:
+                t = exposure_of(exposures, place, column, there, BATCH)
+            if DISPERSED:
+                phi = dispersion_of(dispersion, column, place, there, OF_ROWS)
+            if QUADRATIC:
+                a1, a2, concave = coefficients(quadratic, column, place, t, there, BY_COLUMN, DISPERSED)
+            value, residual, weight = _terms(
+                y, inside, em, t, phi, a1, a2, concave, IDENTITY, QUADRATIC, DISPERSED, ZEROS == 0, LOSS
+            )
+            if QUADRATIC and DISPERSED:
+                slope += t * inside
+                curvature -= 2.0 * concave * inside * (t * inside)
+            if CURBED:
+                residual = t * (by_slope - 4.0 * by_curvature * concave * inside)
+            if ZEROS == 0:
+                value += y * tl.maximum(1.0 - eta * (0.5 / smallest), 0.0) * impossible
+            loss += value
+            slopes += X * residual[:, None]
+            if HESSIAN:
+                H = add_squares(H, X, weight)
     tl.store(loss_at + piece, tl.sum(loss.to(tl.float64), axis=0))
     gradient = tl.sum(slopes.to(tl.float64), axis=0)
     tl.store(gradient_at + piece * K + k, gradient, mask=k < K)
     if HESSIAN:
         tl.store(hessian_at + piece * W * W + k[:, None] * W + k[None, :], H)
     if QUADRATIC and DISPERSED:
-        tl.store(bend_at + 2 * piece, tl.sum(steep.to(tl.float64), axis=0))
-        tl.store(bend_at + 2 * piece + 1, tl.sum(bend.to(tl.float64), axis=0))
-
-
-@triton.jit
-def _changes(
-    start, stop, indices, values, exposures, dispersion, quadratic, design, place, b, step, smallest,
-    largest, impossible, least_ratio, k, loss, W: tl.constexpr, TILE: tl.constexpr, IDENTITY: tl.constexpr,
-    QUADRATIC: tl.constexpr, BY_COLUMN: tl.constexpr, DISPERSED: tl.constexpr, OF_ROWS: tl.constexpr,
-    BATCH: tl.constexpr, COUNTED: tl.constexpr,
-):  # fmt: skip
-    """Add what the entries from `start` to `stop` change."""
-    for at in tl.range(start, stop, TILE, num_stages=1):
-        entry, there, column, X = gather(indices, at, stop, design, b, k, W, TILE)
-        eta, delta = tl.sum(X * b[None, :], axis=1), tl.sum(X * step[None, :], axis=1)
-        inside, em = em_of(eta, smallest, largest, IDENTITY)
-        rise = rise_of(em, delta, largest, IDENTITY)
-        value = tl.zeros_like(em)
-        if QUADRATIC or DISPERSED:
-            t = exposure_of(exposures, place, column, there, BATCH)
-            zero, spread = t * rise, tl.zeros_like(em)
-        if DISPERSED:
-            phi = dispersion_of(dispersion, column, place, there, OF_ROWS)
-            part = zero / (1.0 + phi * t * em)
-            z = tl.maximum(phi * part, -1.0 + 1e-7)
-            by = log1p_ratio(z)
-            zero, spread = part * by, z * by
-        if COUNTED:
-            y = tl.load(values + entry, mask=there, other=0.0)
-            ratio = 1.0 + rise / em
-            value = -y * libdevice.log(tl.maximum(ratio, least_ratio))
-            value += tl.where(ratio < least_ratio, y * impossible, 0.0)
-            if DISPERSED:
-                value += y * spread
-        if QUADRATIC:
-            a1, a2, bent = coefficients(quadratic, column, place, t, there, BY_COLUMN, DISPERSED)
-            value += zero - t * delta * (a1 + (a2 + bent) * (2.0 * inside + delta))
-        loss += tl.where(there, value, 0.0).to(tl.float64)
-    return loss
+        tl.store(concave_at + 2 * piece, tl.sum(slope.to(tl.float64), axis=0))
+        tl.store(concave_at + 2 * piece + 1, tl.sum(curvature.to(tl.float64), axis=0))
 
 
 @of_entries
@@ -487,68 +429,55 @@ def _change(
     OF_ROWS: tl.constexpr, BATCH: tl.constexpr,
 ):  # fmt: skip
     T: tl.constexpr = row_exposure.dtype.element_ty
-    program = tl.program_id(0).to(tl.int64)
-    row, start, stop, row_at, column_at, t_row = begin(
-        program, rows, indptr, row_exposure, labels, columns, own_exposures, BATCH
-    )
-    place = (program, row_at, column_at, t_row)
+    program, exposures = tl.program_id(0).to(tl.int64), (row_exposure, column_exposure, labels)
+    row, start, stop, place = begin(program, rows, indptr, exposures, columns, own_exposures, BATCH)
     k = tl.arange(0, W)
     b = tl.load(b_at + program * K + k, mask=k < K, other=0.0).to(T)
     step = tl.load(step_at + program * K + k, mask=k < K, other=0.0).to(T)
-    loss, exposures = tl.zeros([TILE], dtype=tl.float64), (row_exposure, column_exposure, labels)
-    loss = _changes(
-        start, stop, indices, values, exposures, dispersion, quadratic, design, place, b, step, smallest,
-        largest, impossible, least_ratio, k, loss, W, TILE, IDENTITY, QUADRATIC, BY_COLUMN, DISPERSED,
-        OF_ROWS, BATCH, True,
-    )  # fmt: skip
-    if STORED:
-        start, stop = tl.load(zeros_indptr + row), tl.load(zeros_indptr + row + 1)
-        loss = _changes(
-            start, stop, zeros_indices, values, exposures, dispersion, quadratic, design, place, b, step,
-            smallest, largest, impossible, least_ratio, k, loss, W, TILE, IDENTITY, QUADRATIC, BY_COLUMN,
-            DISPERSED, OF_ROWS, BATCH, False,
-        )  # fmt: skip
+    loss = tl.zeros([TILE], dtype=tl.float64)
+    for ZEROS in tl.static_range(2 if STORED else 1):
+        if ZEROS == 1:
+            indices = zeros_indices
+            start, stop = tl.load(zeros_indptr + row), tl.load(zeros_indptr + row + 1)
+        for at in tl.range(start, stop, TILE, num_stages=1):
+            entry, there, column, X = gather(indices, at, stop, design, b, k, W, TILE)
+            eta, delta = tl.sum(X * b[None, :], axis=1), tl.sum(X * step[None, :], axis=1)
+            inside, em = em_of(eta, smallest, largest, IDENTITY)
+            rise = rise_of(em, delta, largest, IDENTITY)
+            value = tl.zeros_like(em)
+            if QUADRATIC or DISPERSED:
+                t = exposure_of(exposures, place, column, there, BATCH)
+                zero, spread = t * rise, tl.zeros_like(em)
+            if DISPERSED:
+                phi = dispersion_of(dispersion, column, place, there, OF_ROWS)
+                part = zero / (1.0 + phi * t * em)
+                z = tl.maximum(phi * part, -1.0 + 1e-7)
+                by = log1p_ratio(z)
+                zero, spread = part * by, z * by
+            if ZEROS == 0:
+                y = tl.load(values + entry, mask=there, other=0.0)
+                ratio = 1.0 + rise / em
+                value = -y * libdevice.log(tl.maximum(ratio, least_ratio))
+                value += tl.where(ratio < least_ratio, y * impossible, 0.0)
+                if DISPERSED:
+                    value += y * spread
+            if QUADRATIC:
+                a1, a2, concave = coefficients(quadratic, column, place, t, there, BY_COLUMN, DISPERSED)
+                value += zero - t * delta * (a1 + (a2 + concave) * (2.0 * inside + delta))
+            loss += tl.where(there, value, 0.0).to(tl.float64)
     tl.store(loss_at + program, tl.sum(loss, axis=0))
 
 
-@triton.jit
-def _rises(
-    start, stop, indices, values, exposures, design, place, b, step, smallest, largest, k, rise,
-    W: tl.constexpr, TILE: tl.constexpr, IDENTITY: tl.constexpr, BATCH: tl.constexpr, COUNTED: tl.constexpr,
-):  # fmt: skip
-    """Add by how much the entries from `start` to `stop` let the curvature along a step grow."""
-    for at in tl.range(start, stop, TILE, num_stages=1):
-        entry, there, column, X = gather(indices, at, stop, design, b, k, W, TILE)
-        delta = tl.sum(X * step[None, :], axis=1)
-        inside, em = em_of(tl.sum(X * b[None, :], axis=1), smallest, largest, IDENTITY)
-        more = tl.zeros_like(em)
-        if not IDENTITY:
-            t = exposure_of(exposures, place, column, there, BATCH)
-            more = t * (em + 1.0) * libdevice.expm1(tl.minimum(tl.maximum(delta, 0.0), largest))
-        if COUNTED:
-            y = tl.load(values + entry, mask=there, other=0.0)
-            low = em_of(inside + tl.minimum(delta, 0.0), smallest, largest, IDENTITY)[1]
-            if IDENTITY:
-                more += y * (1.0 / (low * low) - 1.0 / (em * em))
-            else:
-                more += y * ((1.0 + low) / (low * low) - (1.0 + em) / (em * em))
-        rise += more * delta * delta  # delta is 0 where there is no entry
-    return rise
-
-
 @of_entries
-def _reach(
+def _reach(  # noqa: PLR0912, PLR0915
     rows, indptr, indices, values, zeros_indptr, zeros_indices, row_exposure, column_exposure, labels,
     dispersion, quadratic, design, lowest, columns, own_exposures, smallest, largest, b_at, step_at,
     shrink_at, growth_at, rise_at, known, least, most, K, W: tl.constexpr, TILE: tl.constexpr,
     IDENTITY: tl.constexpr, STORED: tl.constexpr, BATCH: tl.constexpr, RISES: tl.constexpr,
 ):  # fmt: skip
     T: tl.constexpr = row_exposure.dtype.element_ty
-    program = tl.program_id(0).to(tl.int64)
-    row, first, last, row_at, column_at, t_row = begin(
-        program, rows, indptr, row_exposure, labels, columns, own_exposures, BATCH
-    )
-    place = (program, row_at, column_at, t_row)
+    program, exposures = tl.program_id(0).to(tl.int64), (row_exposure, column_exposure, labels)
+    row, first, last, place = begin(program, rows, indptr, exposures, columns, own_exposures, BATCH)
     wanted = tl.load(known + program) == 0
     stop = tl.where(wanted, last, first)
     k = tl.arange(0, W)
@@ -576,19 +505,29 @@ def _reach(
     tl.store(shrink_at + program, shrinks)
     tl.store(growth_at + program, grows)
     rise = float("inf")
-    if RISES:
+    if RISES:  # by how much the curvature along the step may grow
         far = (shrinks > least) | (grows > most)
         stop, end = tl.where(far, stop, first), tl.where(far, end, start)
-        sums, exposures = tl.zeros([TILE], dtype=T), (row_exposure, column_exposure, labels)
-        sums = _rises(
-            first, stop, indices, values, exposures, design, place, b, step, smallest, largest, k, sums, W,
-            TILE, IDENTITY, BATCH, True,
-        )  # fmt: skip
-        if STORED:
-            sums = _rises(
-                start, end, zeros_indices, values, exposures, design, place, b, step, smallest, largest, k,
-                sums, W, TILE, IDENTITY, BATCH, False,
-            )  # fmt: skip
+        sums = tl.zeros([TILE], dtype=T)
+        for ZEROS in tl.static_range(2 if STORED else 1):
+            if ZEROS == 1:
+                indices, first, stop = zeros_indices, start, end
+            for at in tl.range(first, stop, TILE, num_stages=1):
+                entry, there, column, X = gather(indices, at, stop, design, b, k, W, TILE)
+                delta = tl.sum(X * step[None, :], axis=1)
+                inside, em = em_of(tl.sum(X * b[None, :], axis=1), smallest, largest, IDENTITY)
+                more = tl.zeros_like(em)
+                if not IDENTITY:
+                    t = exposure_of(exposures, place, column, there, BATCH)
+                    more = t * (em + 1.0) * libdevice.expm1(tl.minimum(tl.maximum(delta, 0.0), largest))
+                if ZEROS == 0:
+                    y = tl.load(values + entry, mask=there, other=0.0)
+                    low = em_of(inside + tl.minimum(delta, 0.0), smallest, largest, IDENTITY)[1]
+                    if IDENTITY:
+                        more += y * (1.0 / (low * low) - 1.0 / (em * em))
+                    else:
+                        more += y * ((1.0 + low) / (low * low) - (1.0 + em) / (em * em))
+                sums += more * delta * delta  # delta is 0 where there is no entry
         rise = tl.where(far, tl.sum(sums, axis=0), rise)
     tl.store(rise_at + program, rise)
 
@@ -950,8 +889,8 @@ def _newton(rest, free, unit, line_at, H_column, there, k, K):
     size = tl.sum(rest * rest * unit, axis=1)
     for _ in range(K):
         image = tl.where(free, _image(way, line_at, H_column, there, k, K), 0.0)
-        bend = tl.sum(way * image, axis=1)
-        length = tl.where(bend > 0.0, size / bend, 0.0)
+        curvature = tl.sum(way * image, axis=1)
+        length = tl.where(curvature > 0.0, size / curvature, 0.0)
         step += length[:, None] * way
         rest -= length[:, None] * image
         new = tl.sum(rest * rest * unit, axis=1)

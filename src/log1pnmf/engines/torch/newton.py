@@ -12,15 +12,15 @@ from log1pnmf.model.zeros import MOST_BEND
 
 from . import kernels
 from .kernels import IMPOSSIBLE
-from .rows import Block, Box, Design, Own, Sums, bends, declines, linears, with_grams
+from .rows import Block, Box, Design, Own, Sums, declines, gram_products, linears, with_grams
 
 SHORT_ROW, MOST_STEPS, FEW_ROWS = 64, 20, 0.01
 MOST_HALVINGS = 30
 MOST_RISE = 0.9
 """Of the curvature along a step, as a part of it; up to its double the full step lowers the loss."""
-LEAST_BEND = {torch.float32: 1e-6, torch.float64: 1e-12}
+LEAST_LEFT = {torch.float32: 1e-6, torch.float64: 1e-12}
 """Part of the sums of all entries; less may be the rounding of those that are exact."""
-MOST_WHOLE_BEND = 1e10
+MOST_CURVATURE = 1e10
 """Of all entries; with more of it sums are unreliable, and a point is refused."""
 
 
@@ -95,8 +95,8 @@ class Rows:
             else:
                 values[active], decrease[active] = x, decrease[active] + predicted
             holds = self._holds(active, point, x - point, curvature)
-            if self.design.form.bent:
-                holds &= self._stays_inside(active, x - point, sums.bend)
+            if self.design.form.concave:
+                holds &= self._stays_inside(active, x - point, sums.concave)
             *totals, n_left = _totals(columns, loss, decrease, rejected, ~holds)  # one copy from the card
             if not n_left:
                 return Solved(values, gradient, *totals)
@@ -134,15 +134,15 @@ class Rows:
         if form.exact:
             whole = kernels.dense_sums(b, design, own=own, hessian=hessian)
             return Sums(loss + whole.loss, gradient + whole.gradient, H + whole.hessian if hessian else None)
-        linear, bend = linears(own, design), bends(own, design, b)
-        if form.bent:
-            hollow = bends(own, design, b, concave=True)
-            exact = self._approximated(own, b, hollow, exact)
-            bend, loss = bend + hollow, loss + _beyond(exact)
-            gradient = gradient + self._beyond_gradient(rows, own, b, hollow, exact)
+        linear, square = linears(own, design), gram_products(own, design, b)
+        if form.concave:
+            product = gram_products(own, design, b, concave=True)
+            exact = self._approximated(own, b, product, exact)
+            square, loss = square + product, loss + _excess_cost(exact)
+            gradient = gradient + self._excess_gradient(rows, own, b, product, exact)
         if with_loss:
-            loss = loss + (b * (linear + bend)).sum(1)
-        gradient = (gradient + linear).add(bend, alpha=2.0)
+            loss = loss + (b * (linear + square)).sum(1)
+        gradient = (gradient + linear).add(square, alpha=2.0)
         if hessian and not form.linear:
             H = with_grams(H, own, design)
         return Sums(loss, gradient, H, exact)
@@ -154,44 +154,43 @@ class Rows:
         loss = loss + (step * self.box.penalty[rows]).sum(1)
         if self.design.form.exact:
             return loss + kernels.dense_change(b, step, self.design, own=own)[0]
-        if self.design.form.bent:
-            before, after = (self.sums(rows, at, hessian=False).bend for at in (b, b + step))
-            loss = loss + _beyond(after) - _beyond(before)
-        return loss + _quadratic_change(own, self.design, b, step)
+        product = gram_products(own, self.design, 2.0 * b + step)
+        if self.design.form.concave:
+            before, after = (self.sums(rows, at, hessian=False).concave for at in (b, b + step))
+            loss = loss + _excess_cost(after) - _excess_cost(before)
+            product = product + gram_products(own, self.design, 2.0 * b + step, concave=True)
+        return loss + (step * (linears(own, self.design) + product)).sum(1)
 
-    def _approximated(self, own: Own, b: Any, hollow: Any, exact: Any) -> Any:
-        """``Sums.bend`` of the approximated zeros: that of all entries, less those that are."""
-        slope, whole = (b * declines(own, self.design)).sum(1), -2.0 * (b * hollow).sum(1)
-        steep, bend = slope - exact[:, 0], whole - exact[:, 1]
-        least = LEAST_BEND[self.design.X.dtype]
-        steep, bend = (
-            torch.where(steep > least * slope, steep, 0.0),
-            torch.where(bend > least * whole, bend, 0.0),
-        )
-        return torch.stack([steep, torch.where(whole > MOST_WHOLE_BEND, IMPOSSIBLE, bend)], 1)
+    def _approximated(self, own: Own, b: Any, product: Any, exact: Any) -> Any:
+        """``Sums.concave`` of the approximated zeros: that of all entries, less those that are exact."""
+        whole = torch.stack([(b * declines(own, self.design)).sum(1), -2.0 * (b * product).sum(1)], 1)
+        left = whole - exact
+        left = torch.where(left > LEAST_LEFT[self.design.X.dtype] * whole, left, 0.0)
+        left[:, 1] = torch.where(whole[:, 1] > MOST_CURVATURE, IMPOSSIBLE, left[:, 1])
+        return left
 
     def _stays_inside(self, rows: Any, step: Any, approximated: Any) -> Any:
         """Whether the concave part surely holds where the step ends; see ``cpp/row.hpp``."""
         own = self._of(self.own, rows)
-        steep, bend = approximated.unbind(1)
-        change = (-2.0 * (step * bends(own, self.design, step, concave=True)).sum(1)).clamp(min=0.0)
+        slope, curvature = approximated.unbind(1)
+        change = (-2.0 * (step * gram_products(own, self.design, step, concave=True)).sum(1)).clamp(min=0.0)
         fall = (step.clamp(max=0.0) * declines(own, self.design)).sum(1)
-        root = bend.sqrt() + change.sqrt()
-        return (root == 0.0) | (root**2 <= MOST_BEND * (steep + fall))
+        root = curvature.sqrt() + change.sqrt()
+        return (root == 0.0) | (root**2 <= MOST_BEND * (slope + fall))
 
-    def _beyond_gradient(self, rows: Any, own: Own, b: Any, hollow: Any, approximated: Any) -> Any:
-        """Gradient of `_beyond`: a second pass over the exact entries of the few rows that are there."""
-        gradient, ratio = torch.zeros_like(b), _ratio(approximated)
+    def _excess_gradient(self, rows: Any, own: Own, b: Any, product: Any, approximated: Any) -> Any:
+        """Gradient of `_excess_cost`: a second pass over the exact entries of the few rows that have it."""
+        gradient, ratio = torch.zeros_like(b), _excess(approximated)
         there = torch.nonzero(ratio)[:, 0]
         if not len(there):
             return gradient
         some, ratio, at = own.at(there), ratio[there, None], b[there]
-        by_bend, by_steep = ratio - 0.5 * ratio**2, -MOST_BEND * ratio
-        beyond, rows = torch.cat([by_steep, by_bend], 1), rows[there]
+        by_curvature, by_slope = ratio - 0.5 * ratio**2, -MOST_BEND * ratio
+        weights = torch.cat([by_slope, by_curvature], 1)
         exact = kernels.evaluate(
-            self.block, rows, at, self.design, own=some, hessian=False, with_loss=False, beyond=beyond
+            self.block, rows[there], at, self.design, own=some, hessian=False, with_loss=False, curbed=weights
         ).gradient
-        gradient[there] = by_steep * declines(some, self.design) - 4.0 * by_bend * hollow[there] - exact
+        gradient[there] = by_slope * declines(some, self.design) - 4.0 * by_curvature * product[there] - exact
         return gradient
 
     def _surely_small(self, rows: Any, step: Any, curvature: Any) -> Any:
@@ -233,23 +232,16 @@ def _totals(columns: Any, *of_rows: Any) -> tuple[Any, ...]:
     return there[: -len(sums)].reshape(columns.shape), *there[-len(sums) :].tolist()
 
 
-def _ratio(approximated: Any) -> Any:
-    """Part of the bend of every row that is beyond where the concave part holds."""
-    steep, bend = approximated.unbind(1)
-    ratio = torch.where(bend > 0.0, 1.0 - MOST_BEND * steep / bend.clamp(min=1e-300), 0.0)
+def _excess(approximated: Any) -> Any:
+    """Part of the concave curvature of every row that is more than its slope allows."""
+    slope, curvature = approximated.unbind(1)
+    ratio = torch.where(curvature > 0.0, 1.0 - MOST_BEND * slope / curvature.clamp(min=1e-300), 0.0)
     return torch.where(ratio > 1e-9, ratio, 0.0)
 
 
-def _beyond(approximated: Any) -> Any:
+def _excess_cost(approximated: Any) -> Any:
     """Cost of rows beyond where the concave part holds; see `log1pnmf.model.zeros.EntryZeros.beyond`."""
-    return 0.5 * _ratio(approximated) ** 2 * approximated[:, 1]
-
-
-def _quadratic_change(own: Own, design: Design, b: Any, step: Any) -> Any:
-    bend = bends(own, design, 2.0 * b + step)
-    if design.form.bent:
-        bend = bend + bends(own, design, 2.0 * b + step, concave=True)
-    return (step * (linears(own, design) + bend)).sum(1)
+    return 0.5 * _excess(approximated) ** 2 * approximated[:, 1]
 
 
 class _Search:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
-from weakref import WeakKeyDictionary, finalize
+from weakref import finalize
 
 import numpy as np
 import torch
@@ -30,29 +30,6 @@ COPIED_ENTRIES = 1 << 27
 """Entries that are copied to a device at a time."""
 SORTED_ENTRIES = 1 << 25
 """Entries that are sorted at a time, which takes 1.5 GB."""
-
-
-@dataclass(frozen=True, eq=False)
-class TensorRows:
-    """`log1pnmf.counts.compress.SparseRows` of tensors; where rows begin stays on the host."""
-
-    shape: tuple[int, int]
-    indptr: np.ndarray
-    indices: Any
-    values: Any
-
-    @property
-    def nnz(self) -> int:
-        """Number of stored entries."""
-        return int(self.indptr[-1])
-
-    def row_sums(self) -> np.ndarray:
-        """Sum of every row, added up in float64."""
-        sums, lengths = [], torch.as_tensor(np.diff(self.indptr), device=self.values.device)
-        for start, stop in row_blocks(self.indptr, COPIED_ENTRIES):
-            values = self.values[self.indptr[start] : self.indptr[stop]].double()
-            sums.append(torch.segment_reduce(values, "sum", lengths=lengths[start:stop], unsafe=True))
-        return on_host(torch.cat(sums))
 
 
 class TensorPattern(Pattern):
@@ -106,10 +83,10 @@ class UploadedCounts(Counts):
 
     @cached_property
     def by_column(self) -> Any:
-        """The transpose, on the device."""
+        """The transpose, on the device: `DeviceRows`."""
         there = self.there
         parts = _transposed(self.shape, self.by_row.indptr, there.indices, there.values)
-        return TensorRows(self.shape[::-1], *parts)
+        return DeviceRows(self.shape[::-1], *parts, device=there.values.device, dtype=there.values.dtype)
 
     @cached_property
     def n_empty_columns(self) -> int:
@@ -148,20 +125,14 @@ class UploadedCounts(Counts):
         return self._host
 
 
-_UPLOADED: WeakKeyDictionary[Counts, dict[tuple[str, str], UploadedCounts]] = WeakKeyDictionary()
-"""Leaves with the counts, so nothing in it may hold them."""
-
-
 def uploaded(counts: Counts, device: Any, dtype: Any) -> Counts:
-    """Copy counts to a device, once for as long as they live; return them as they are if it is too small."""
-    if counts.on_device:
+    """Copy counts to a device; return them as they are if they are there already, or it is too small."""
+    if counts.on_device or not fits(2 * counts.nnz * (4 + dtype.itemsize), device):
         return counts
-    copies, key = _UPLOADED.setdefault(counts, {}), (str(device), str(dtype))
-    if key not in copies and fits(2 * counts.nnz * (4 + dtype.itemsize), device):
-        names = counts.sample_names, counts.feature_names
-        copies[key] = UploadedCounts(counts.by_row, None, *names, device_rows(counts.by_row, device, dtype))
-        copies[key].__dict__["row_sums"] = counts.row_sums
-    return copies.get(key, counts)
+    there = DeviceRows.of(counts.by_row, device, dtype)
+    copied = UploadedCounts(counts.by_row, None, counts.sample_names, counts.feature_names, there)
+    copied.__dict__["row_sums"] = counts.row_sums
+    return copied
 
 
 def to_device(array: Any, device: Any, dtype: Any) -> Any:
@@ -252,9 +223,9 @@ class Stored:
 class DevicePattern:
     """Entries of compressed rows on a device, or brought there block by block where they do not fit."""
 
-    def __init__(self, pattern: Pattern, device: Any, *, resident: bool | None = None) -> None:
+    def __init__(self, pattern: Pattern, device: Any) -> None:
         self._pattern, self._device = pattern, device
-        self.resident = fits(4 * pattern.nnz, device) if resident is None else resident
+        self.resident = fits(4 * pattern.nnz, device)
         if self.resident:
             self._indptr = torch.from_numpy(np.array(pattern.indptr)).to(device)
             self._indices = to_device(_indices_of(pattern), device, torch.int32)
@@ -272,28 +243,42 @@ class DevicePattern:
 
 
 class DeviceRows:
-    """Compressed rows that can be walked through on a device."""
+    """Compressed rows that can be walked through on a device; where rows begin is known on the host."""
 
     def __init__(
         self,
-        rows: SparseRows,
+        shape: tuple[int, int],
+        indptr: np.ndarray,
+        indices: Any,
+        values: Any,
+        *,
         device: Any,
         dtype: Any,
-        *,
-        resident: bool | None = None,
+        resident: bool = True,
         streamed_entries: int = STREAMED_ENTRIES,
     ) -> None:
-        self.shape = rows.shape
-        self._indptr, self._device, self._dtype = rows.indptr, device, dtype  # not the rows: see `_UPLOADED`
-        self._streamed_entries = streamed_entries
-        there = isinstance(rows.indices, torch.Tensor) or fits(rows.nnz * (4 + dtype.itemsize), device)
-        self.resident = there if resident is None else resident
-        self._blocks: list[Block] = []
-        if self.resident:
-            self.indices = to_device(rows.indices, device, torch.int32)
-            self.values = to_device(rows.values, device, dtype)
+        self.shape, self.indptr, self.nnz = shape, indptr, int(indptr[-1])
+        self._device, self._dtype, self._streamed_entries = device, dtype, streamed_entries
+        self.resident, self._blocks = resident, list[Block]()
+        if resident:
+            self.indices = to_device(indices, device, torch.int32)
+            self.values = to_device(values, device, dtype)
         else:
-            self.indices, self.values = (self._readable(one) for one in (rows.indices, rows.values))
+            self.indices, self.values = (self._readable(one) for one in (indices, values))
+
+    @classmethod
+    def of(cls, rows: SparseRows, device: Any, dtype: Any, **how: Any) -> DeviceRows:
+        """Bring rows of the host to a device, or read them from there in blocks if they do not fit."""
+        how.setdefault("resident", fits(rows.nnz * (4 + dtype.itemsize), device))
+        return cls(rows.shape, rows.indptr, rows.indices, rows.values, device=device, dtype=dtype, **how)
+
+    def row_sums(self) -> np.ndarray:
+        """Sum of every row, added up in float64."""
+        sums, lengths = [], torch.as_tensor(np.diff(self.indptr), device=self._device)
+        for start, stop in row_blocks(self.indptr, COPIED_ENTRIES):
+            values = self.values[self._entries(start, stop)].double()
+            sums.append(torch.segment_reduce(values, "sum", lengths=lengths[start:stop], unsafe=True))
+        return on_host(torch.cat(sums))
 
     def blocks(self) -> Iterator[Block]:
         """Walk through all rows, in order."""
@@ -304,27 +289,27 @@ class DeviceRows:
         return iter(self._blocks)
 
     def _ranges(self, most_entries: int) -> Iterator[tuple[int, int]]:
-        for start, stop in row_blocks(self._indptr, most_entries):
+        for start, stop in row_blocks(self.indptr, most_entries):
             for first in range(start, stop, MOST_ROWS):
                 yield first, min(first + MOST_ROWS, stop)
 
     def _block(self, start: int, stop: int, indices: Any, values: Any) -> Block:
-        indptr = self._indptr[start : stop + 1]
+        indptr = self.indptr[start : stop + 1]
         local = torch.from_numpy(indptr - indptr[0]).to(self._device)
         return Block(start, local, indices, values, bool((np.diff(indptr) == 0).any()))
 
     def _entries(self, start: int, stop: int) -> slice:
-        return slice(int(self._indptr[start]), int(self._indptr[stop]))
+        return slice(int(self.indptr[start]), int(self.indptr[stop]))
 
     def _kept(self) -> Iterator[Block]:
-        for start, stop in self._ranges(max(1, int(self._indptr[-1]))):
+        for start, stop in self._ranges(max(1, self.nnz)):
             entries = self._entries(start, stop)
             yield self._block(start, stop, self.indices[entries], self.values[entries])
 
     def _streamed(self) -> Iterator[Block]:
         """Copy a block while the one before is worked on; two sets of buffers take turns."""
         ranges = list(self._ranges(self._streamed_entries))
-        largest = max((self._indptr[b] - self._indptr[a] for a, b in ranges), default=0)
+        largest = max((self.indptr[b] - self.indptr[a] for a, b in ranges), default=0)
         source = self.indices, self.values
         buffers = [_Buffers(int(largest), self._device, source) for _ in range(2)]
         for number, (start, stop) in enumerate(ranges):
@@ -404,21 +389,9 @@ def _indices_of(pattern: Pattern) -> Any:
     return pattern.tensor if isinstance(pattern, TensorPattern) else pattern.indices
 
 
-_UPLOADED_ROWS: WeakKeyDictionary[SparseRows, dict[tuple[str, str], DeviceRows]] = WeakKeyDictionary()
-"""Leaves with the rows, so nothing in it may hold them."""
-
-
-def device_rows(rows: SparseRows, device: Any, dtype: Any) -> DeviceRows:
-    """Bring rows to a device, once for as long as the rows live: the updated problems of a fit share them."""
-    places = _UPLOADED_ROWS.setdefault(rows, {})
-    key = (str(device), str(dtype))
-    if key not in places:
-        places[key] = DeviceRows(rows, device, dtype)
-    return places[key]
-
-
 # ---------- the two parts of a half-step: its fixed design, and what its rows have of their own
 
+SMALLEST_ETA = {torch.float32: 1e-16, torch.float64: 1e-30}
 DENSE_BYTES = 1 << 30
 """Of one rows x columns array; at most a few are there at a time."""
 GRAM_BYTES = 1 << 28
@@ -454,9 +427,22 @@ class Form:
         return not self.dispersed and (self.identity or not self.exact)
 
     @property
-    def bent(self) -> bool:
-        """Whether that may have a concave part."""
+    def concave(self) -> bool:
+        """Whether those quadratics may have a concave part."""
         return self.quadratic and self.dispersed
+
+
+class ColumnSums(NamedTuple):
+    """Sums over all columns of a design, in float64.
+
+    decline: of ``t x``, (batches, K), one without batches. linear, gram: of ``x``, (1, K), and of ``x x'``,
+    (P, K, K), with the weights of `log1pnmf.model.problem.SideZeros`, or the exposure where all zeros are
+    exact; with batches there are as many, batch by batch.
+    """
+
+    decline: Any
+    linear: Any
+    gram: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -464,18 +450,10 @@ class Design:
     """The fixed side of a half-step."""
 
     form: Form  # of the problem
+    kept: Kept  # what belongs to the columns
     X: Any  # (columns, K): in the type that is computed in
-    exposure: Any  # (columns,): in the same type; the latter where rows are samples of several batches
     padded: Any  # (columns, width): `X` with columns of zeros up to a power of two, which Triton needs
     wide: Any  # (columns, K): `X` with all its digits
-    kept: Any  # weights of the columns
-    # (columns, 2): linear and quadratic coefficient for zeros, where columns have their own; with dispersions
-    # a third is multiplied by the exposure and added to the quadratic one
-    quadratic: Any = None
-    dispersion: Any = None  # (columns,): where columns have their own
-    # (columns,): number of the batch of every column, where columns are samples of several batches
-    batch: Any = None
-    lowest: Any = None  # (1,): the smallest eta of `form`, on the device
 
     # Found when first asked for: by then a card is busy with the entries.
 
@@ -490,26 +468,9 @@ class Design:
         return self.wide.amax(0)
 
     @cached_property
-    def _sums(self) -> Any:
+    def sums(self) -> ColumnSums:
+        """Sums over the columns."""
         return self.kept.sums(self.wide)
-
-    @property
-    def decline(self) -> Any:
-        """Sums of ``t x`` over all columns, float64, shape (batches, K); one sum without batches."""
-        return self._sums[0]
-
-    @property
-    def linear(self) -> Any:
-        """Sum of ``x`` over all columns with the weights of `log1pnmf.model.problem.SideZeros`, (1, K).
-
-        With the exposure where all zeros are exact; with batches there are as many, batch by batch.
-        """
-        return self._sums[1]
-
-    @property
-    def gram(self) -> Any:
-        """Sums of ``x x'`` in the same way, shape (P, K, K)."""
-        return self._sums[2]
 
 
 @dataclass(frozen=True, eq=False)
@@ -518,10 +479,12 @@ class Own:
 
     # (n,): in the type that is computed in; the latter where columns are samples of several batches
     exposure: Any
-    # (n, 1) and (n, P): weights of ``Design.linear`` and ``Design.gram``
+    # (n, 1) and (n, P): weights of ``ColumnSums.linear`` and ``ColumnSums.gram``
     linear: Any
     square: Any
-    quadratic: Any = None  # (n, 2): as in `Design`, where rows have their own
+    # (n, 2): linear and quadratic coefficient for zeros, where rows have their own; with dispersions a third
+    # is multiplied by the exposure and added to the quadratic one
+    quadratic: Any = None
     stored: Stored | None = None  # zeros that are computed exactly, of all rows of the block
     dispersion: Any = None  # (n,): where rows have their own
     batch: Any = None  # (n,): number of the batch of every row, where rows are samples of several batches
@@ -537,13 +500,13 @@ class Own:
 class Sums(NamedTuple):
     """Loss (float64), gradient (float64) and, where asked for, Hessian of every row.
 
-    bend: with a concave part, sums of ``t eta`` and ``-2 t^2 b2 eta^2``, in float64, shape (n, 2).
+    concave: with a concave part, sums of ``t eta`` and ``-2 t^2 b2 eta^2``, in float64, shape (n, 2).
     """
 
     loss: Any
     gradient: Any
     hessian: Any
-    bend: Any = None
+    concave: Any = None
 
 
 class Reach(NamedTuple):
@@ -562,32 +525,32 @@ class Reach(NamedTuple):
 def declines(own: Own, design: Design) -> Any:
     """Sum of ``t x`` over all columns, for every row."""
     exposure = own.exposure.double()
-    return _weighed(exposure[:, None] if exposure.ndim == 1 else exposure, design.decline, own)
+    return _weighed(exposure[:, None] if exposure.ndim == 1 else exposure, design.sums.decline, own)
 
 
 def linears(own: Own, design: Design) -> Any:
     """Linear part of what replaces zeros, for every row."""
-    return _weighed(own.linear, design.linear, own)
+    return _weighed(own.linear, design.sums.linear, own)
 
 
 def with_grams(H: Any, own: Own, design: Design) -> Any:
     """Add twice the quadratic part to every row's matrix."""
     if own.batch is None and own.square.shape[1] == 1:
-        return torch.addcmul(H, own.square.to(H.dtype)[:, :, None], 2.0 * design.gram.to(H.dtype))
+        return torch.addcmul(H, own.square.to(H.dtype)[:, :, None], 2.0 * design.sums.gram.to(H.dtype))
     return H + 2.0 * grams(own, design, H.dtype)
 
 
 def grams(own: Own, design: Design, dtype: Any, *, concave: bool = False) -> Any:
     """Quadratic part, a K x K matrix for every row: the convex one, or the concave one."""
-    part = slice(int(concave), None, 2 if design.form.bent else 1)
-    weights, sums = own.square[:, part].to(dtype), design.gram[part].flatten(1).to(dtype)
-    return _weighed(weights, sums, own).unflatten(1, design.gram.shape[1:])
+    part = slice(int(concave), None, 2 if design.form.concave else 1)
+    weights, sums = own.square[:, part].to(dtype), design.sums.gram[part].flatten(1).to(dtype)
+    return _weighed(weights, sums, own).unflatten(1, design.sums.gram.shape[1:])
 
 
-def bends(own: Own, design: Design, b: Any, *, concave: bool = False) -> Any:
+def gram_products(own: Own, design: Design, b: Any, *, concave: bool = False) -> Any:
     """Every row's own Gram matrix times its `b`; of the convex part, or of the concave one."""
-    if len(design.gram) == (2 if design.form.bent else 1):
-        return own.square[:, concave : concave + 1] * (b @ design.gram[int(concave)])
+    if len(design.sums.gram) == (2 if design.form.concave else 1):
+        return own.square[:, concave : concave + 1] * (b @ design.sums.gram[int(concave)])
     n, K = b.shape
     size, done = max(1, GRAM_BYTES // (8 * K * K)), torch.empty_like(b)
     for first in range(0, n, size):
@@ -668,7 +631,8 @@ class Kept:
                 self._ends = [0, *np.cumsum(np.bincount(side.batches.labels, minlength=len(effects)))]
             else:
                 batch, column = labels.long(), column * effects
-        self.row_exposure, self.column_exposure, self.narrow_exposure = row, column, column.to(dtype)
+        self.row_exposure, self.column_exposure, self.exposure = row, column, column.to(dtype)
+        self.lowest = torch.full((1,), SMALLEST_ETA[dtype], dtype=dtype, device=device)
         self.stored, self.column_quadratic, quadratic = None, None, None
         if zeros is None:
             self._linear = self._square = column.reshape(-1, column.shape[-1])
@@ -687,17 +651,17 @@ class Kept:
             phi = there(np.broadcast_to(side.noise.dispersion, n).copy()).to(dtype)
             self.column_dispersion, own = (None, phi) if side.rows_are_features else (phi, None)
         self._own = Own(row.to(dtype), linear, square, quadratic, dispersion=own, batch=batch)
-        self._of: WeakKeyDictionary[Block, Own] = WeakKeyDictionary()
+        self._of: dict[int, Own] = {}
 
     def of(self, block: Block) -> Own:
-        """Return what the rows of a block have of their own; known for as long as the block lives."""
-        own = self._of.get(block)
-        if own is None:
-            own = self._own.at(slice(block.first, block.first + block.n_rows))
-            if self.stored is not None:
-                own = replace(own, stored=self.stored.of(block))
-            if self.stored is None or self.stored.resident:
-                self._of[block] = own
+        """Return what the rows of a block have of their own."""
+        if block.first in self._of:
+            return self._of[block.first]
+        own = self._own.at(slice(block.first, block.first + block.n_rows))
+        if self.stored is not None:
+            own = replace(own, stored=self.stored.of(block))
+        if self.stored is None or self.stored.resident:
+            self._of[block.first] = own
         return own
 
     def batch_means(self, loadings: Any, factors: Any, *, identity: bool) -> Any:
@@ -716,19 +680,24 @@ class Kept:
             sums.append(total)
         return torch.stack(sums)
 
-    def sums(self, X: Any) -> tuple[Any, Any, Any]:
-        """`decline`, `linear` and `gram` of a `Design`."""
+    def sums(self, X: Any) -> ColumnSums:
+        """Sum over the columns of a design."""
         exposure = self.column_exposure.reshape(-1, len(X))
         parts: list[tuple[Any, Any]] = [(X, slice(None))]
         if self._order is not None:  # one part for every batch, of neighbours
             X, cuts = X[self._order], itertools.pairwise(self._ends)
             parts = [(X[first:last], self._order[first:last]) for first, last in cuts]
         weights = exposure, self._linear, self._square
-        found = [[], [], []]  # type: list[list[Any]]
+        linear: tuple[list[Any], list[Any]] = [], []
+        squares: list[Any] = []
         for x, at in parts:
-            decline, linear, square = (one[:, at] for one in weights)
-            found[0].append(decline @ x)
-            found[1].append(linear @ x)
-            found[2].extend((one[:, None] * x).T @ x for one in square)
-        linear = [one[0] if len(one) == 1 else torch.cat(one) for one in found[:2]]
-        return linear[0], linear[1], torch.stack(found[2])
+            decline, own, square = (one[:, at] for one in weights)
+            linear[0].append(decline @ x)
+            linear[1].append(own @ x)
+            squares.extend((one[:, None] * x).T @ x for one in square)
+        return ColumnSums(joined(linear[0]), joined(linear[1]), torch.stack(squares))
+
+
+def joined(parts: list[Any]) -> Any:
+    """Put tensors one after the other; a single one is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -29,25 +29,9 @@ from log1pnmf.model.zeros import (
 )
 
 from . import kernels
-from .rows import DENSE_BYTES, Block, DevicePattern, DeviceRows, Stored, TensorPattern
+from .rows import DENSE_BYTES, Block, DevicePattern, DeviceRows, Kept, Stored, TensorPattern
 
 RIDGE = 1e-9
-
-
-@dataclass(frozen=True, eq=False)
-class Exposure:
-    """Exposures of all entries, features x samples."""
-
-    samples: Any
-    batch: Any  # (n,): number of the batch of every sample
-    features: Any  # (m, batches): what the exposure of a sample is multiplied by, where there are batches
-
-    def at(self, features: slice, every: int = 1) -> Any:
-        """Return those of some features, of `every` so many samples one; a single line without batches."""
-        samples = self.samples[::every].contiguous()
-        if self.batch is None:
-            return samples
-        return self.features[features][:, self.batch[::every].long()].mul_(samples)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +39,7 @@ class Zeros:
     """The zeros at one point, features x samples."""
 
     rows: DeviceRows  # counts of the features
-    exposure: Exposure
+    kept: Kept  # exposures of the features and samples
     loadings: Any
     factors: Any
     noise: Noise
@@ -67,7 +51,7 @@ class Zeros:
         quadratics = self.factors.new_empty((len(self.factors), len(caps), width))
         every = surveyed_every(len(self.loadings))
         for at, eta in self._eta(every=every):
-            found = self.noise.at(at).survey(eta, self.exposure.at(at, every), caps, straight=straight)
+            found = self.noise.at(at).survey(eta, self._exposure(at, every), caps, straight=straight)
             error[at], n_above[at], quadratics[at] = found
         all_of = self._share(every)
         return ZeroSurvey(caps, on_host(all_of * error), on_host(all_of * n_above), on_host(quadratics))
@@ -77,7 +61,7 @@ class Zeros:
         limits = _as(caps, self.factors)[:, None]
         exposure, n_above, samples = [], [], []
         for at, eta in self._eta():
-            t = self.exposure.at(at)
+            t = self._exposure(at)
             above = eta > self.noise.at(at).largest_eta(limits[at], t)
             n_above.append(above.sum(1))
             samples.append(torch.nonzero(above)[:, 1].int())
@@ -94,7 +78,7 @@ class Zeros:
         a = _as(quadratics, self.factors)
         total = a.new_zeros(2)
         for at, eta in self._eta(stored, every=every):
-            t = self.exposure.at(at, every)
+            t = self._exposure(at, every)
             off = self.noise.at(at).cost(eta, t) - _polynomial(eta, t, a[at])
             off = torch.where(eta >= 0.0, t, 0.0) * off
             total += torch.stack([off.sum(), off.abs_().sum()])
@@ -105,13 +89,20 @@ class Zeros:
         """Condense the means, given where the bins of every feature begin."""
         sums, begin = self.factors.new_zeros((2, len(self.factors), N_BINS, POWERS)), _as(low, self.factors)
         for (block, _), own, at, eta in self._blocks(self.loadings.T):
-            means = self.noise.at(at).em(eta).mul_(self.exposure.at(at))
+            means = self.noise.at(at).em(eta).mul_(self._exposure(at))
             place = means.log_().sub_(begin[at, None]).clamp_(0.0, N_BINS - 1e-9)
             sums[0, at] = kernels.binned_powers(place, sums.shape[2:])
             counts = block.indptr[own.start : own.stop + 1], block.indices, block.values
             sums[1, at] = kernels.binned_powers(place, sums.shape[2:], counts)
         n_free = torch.count_nonzero(self.loadings).double().reshape(1)
         return DeviceSpectrum(low, sums[0], sums[1], on_host(n_free))
+
+    def _exposure(self, features: slice, every: int = 1) -> Any:
+        """Return exposures of some features, of `every` so many samples one; a line without batches."""
+        samples, batch = self.kept.column_exposure[::every].contiguous(), self.kept.column_batch
+        if batch is None:
+            return samples
+        return self.kept.row_exposure[features][:, batch[::every].long()].mul_(samples)
 
     def _share(self, every: int) -> float:
         """How many samples one stands for, where of `every` so many one is evaluated."""
@@ -168,6 +159,10 @@ class DeviceSpectrum(MeanSpectrum):
         bins = torch.arange(N_BINS, device=x.device)[:, None] + x
         means = _as(self.low, x)[:, None] + bins.flatten()
         return means.exp(), *((one @ weights).flatten(1) for one in (self.entries, self.counted))
+
+    def adopt(self, array: np.ndarray) -> Any:
+        """Copy an array to the device."""
+        return _as(array, self.entries)
 
     def sums(self, phi: np.ndarray, which: np.ndarray) -> Any:
         """See `MeanSpectrum.sums`."""
@@ -257,22 +252,23 @@ class Noise:
         basis = [torch.ones_like(x), x, x * x]
         least, most = [-any_number, -any_number, -curve * scale**2], [any_number] * 3
         if self.dispersion is not None:
-            t, bent = exposure.expand(eta.shape), -0.5 * self.dispersion[:, None]
+            t, concave = exposure.expand(eta.shape), -0.5 * self.dispersion[:, None]
             (middle, spread), square = _standard(t, w), t * eta * eta
             unit = _mean(square**2, w).sqrt().clamp(1e-100)
-            basis, rest = [*basis, (t - middle) / spread, square / unit], rest - bent * square
-            flattest, steepest = 0.0 if straight else FLATTEST, -STEEPEST * slope**2 * bent
+            basis, rest = [*basis, (t - middle) / spread, square / unit], rest - concave * square
+            flattest, largest = 0.0 if straight else FLATTEST, -STEEPEST * slope**2 * concave
             least[1], most[1] = ((times - 1.0) * slope * scale for times in (flattest, STEEPEST))
             most[2] = 0.0 * slope if self.identity else (STEEPEST * slope - curve) * scale**2
-            most_bent = 0.0 if straight else _most_bent(eta, exposure, w, square).minimum(steepest)
-            least, most = [*least, -any_number, (-most_bent - bent) * unit], [*most, any_number, -bent * unit]
+            most_concave = 0.0 if straight else _most_concave(eta, exposure, w, square).minimum(largest)
+            least += [-any_number, (-most_concave - concave) * unit]
+            most += [any_number, -concave * unit]
         found = _bounded(*_normal_equations(w, basis, rest), torch.cat(least, 1), torch.cat(most, 1))
         linear, a2 = found[:, 1:2] / scale + slope, (found[:, 2:3] / scale**2 + curve).clamp(0.0)
         a0 = found[:, :1] + level - center * (linear - center * a2)
         parts = [a0, linear - 2.0 * center * a2, a2]
         if self.dispersion is not None:
-            by_t, b2 = found[:, 3:4] / spread, found[:, 4:] / unit + bent
-            b2 = torch.where(b2 > 1e-12 * bent, 0.0, b2)  # the rest is rounding
+            by_t, b2 = found[:, 3:4] / spread, found[:, 4:] / unit + concave
+            b2 = torch.where(b2 > 1e-12 * concave, 0.0, b2)  # the rest is rounding
             parts = [a0 - middle * by_t, *parts[1:], by_t, b2]
         quadratics = torch.cat(parts, 1)
         off = cost - _polynomial(eta, exposure, quadratics)
@@ -297,7 +293,7 @@ def _standard(x: Any, w: Any) -> tuple[Any, Any]:
     return mean, torch.maximum(_mean((x - mean) ** 2, w).sqrt(), 1e-7 * (1.0 + mean.abs()))
 
 
-def _most_bent(eta: Any, exposure: Any, w: Any, square: Any) -> Any:
+def _most_concave(eta: Any, exposure: Any, w: Any, square: Any) -> Any:
     """How concave a feature may be; see `log1pnmf.model.zeros.MOST_BENT`."""
     widest = (w * eta).amax(1, keepdim=True)
     largest = (exposure * torch.maximum(eta, -1.0 - eta)).amax(1, keepdim=True)  # see `_leave_out`

@@ -1,8 +1,7 @@
-"""Commands about a run: evidence, info, markers, rename, report, transform, usage."""
+"""Commands about counts, runs and models, from `info` and `convert` to `markers`, `usage` and `evidence`."""
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import typer
 
-from log1pnmf._common.archive import archive_kind, to_tree
+from log1pnmf._common.archive import archive_kind, building, check_place, to_tree
 from log1pnmf._common.checks import check_whole, plural
 from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.analysis.evidence import evidence as find_evidence
@@ -22,50 +21,46 @@ from log1pnmf.cli import options as common
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import match_names, select_features
 from log1pnmf.counts.text import TEXT_FORMATS, CountTable
-from log1pnmf.counts.write import numbered
+from log1pnmf.counts.write import numbered, write_table
 from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.summary import summarize
 
-from .console import Screen, check_table, one_line
+from .console import Screen, noted
 from .fit import N_TOP, counts_again, report_fits
-from .options import OpenOptions, describe, unfolded
+from .options import OpenOptions, TableOptions, WordOptions, check_table, describe, unfolded
 from .run_folder import REPORT, RunFolder, fit_in, is_run, write_factor_tables, write_rows
 
+# ---------- findings about a fit: a table, printed and perhaps written
 
+
+@unfolded
 def evidence(
     *,
     run: common.RunPlace,
-    seeds: Annotated[int, common.run(metavar="N", help="Number of fits from other random starts.")] = 5,
-    bootstrap: Annotated[
-        int, common.run(metavar="N", help="Number of fits to samples drawn with replacement.")
-    ] = 10,
+    seeds: Annotated[int, common.run("N", "Number of fits from other random starts.")] = 5,
+    bootstrap: Annotated[int, common.run("N", "Number of fits to samples drawn with replacement.")] = 10,
     max_samples: common.MaxSamples = None,
-    c: common.WhichModel = None,
-    output: common.TableFile = None,
     jobs: common.Jobs = None,
-    json: common.Json = False,
-    force: common.Force = False,
+    options: TableOptions,
 ) -> int:
     """Test whether each factor is real.
 
     Measures what the fit loses without it, and how often it comes back from other starts and samples.
     """
-    screen = Screen(json=json)
-    check_table(output, force=force)
-    folder = RunFolder.open(run)
+    screen, folder = options.screen(), RunFolder.open(run)
     found = find_evidence(
-        folder.fit(c),
+        folder.fit(options.c),
         _counts(folder),
         n_seeds=seeds,
         n_bootstrap=bootstrap,
         max_samples=max_samples,
         n_jobs=jobs,
-        verbose=int(not json),
+        verbose=int(not options.json),
     )
-    if not json:
+    if not options.json:
         screen.lines(found.summary())
-    screen.table(found.table(), output, force=force, judgement=found.judgement())
+    options.write(screen, found.table(), judgement=found.judgement())
     return 0
 
 
@@ -86,44 +81,39 @@ def markers(
     ] = None,
     opening: OpenOptions,
     top: Annotated[
-        int, common.output(metavar="N", help="Significant features of each factor in the table, at most.")
+        int, common.output("N", "Significant features of each factor in the table, at most.")
     ] = 100,
     split: Annotated[
-        bool, common.run("--split", help="Find loadings from one half of the counts, and test on the other.")
+        bool, common.run(None, "Find loadings from one half of the counts, and test on the other.", "--split")
     ] = False,
     max_samples: common.MaxSamples = None,
-    c: common.WhichModel = None,
-    output: common.TableFile = None,
     jobs: common.Jobs = None,
-    json: common.Json = False,
-    force: common.Force = False,
+    options: TableOptions,
 ) -> int:
     """Test which features rise with each factor.
 
     Prints how many do, with an adjusted p-value of at most 0.05, and the first of them.
     """
-    screen = Screen(json=json)
-    check_table(output, force=force)
+    screen = options.screen()
     check_whole("--top", top, least=1)
-    fit = fit_in(run, c)
+    fit = fit_in(run, options.c)
     if file is not None:
         counts = _counts_of(fit, opening.table(file, fractions=True))
     elif run.is_file():
         raise typer.BadParameter(f"a model needs its counts: log1pnmf markers {run} FILE")
     else:
         counts = _counts(RunFolder.open(run))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
+    with noted() as warned:
         found = find_markers(fit, counts, split=split, max_samples=max_samples, n_jobs=jobs)
-    screen.notes(one_line(warning.message) for warning in caught)
-    if not json:
+    screen.notes(warned)
+    if not options.json:
         widest = max(6, *map(len, found.factor_names))
         screen.say((f"{'factor':>{widest}}  {'significant':>11}  first features", "bold"))
         for k, name in enumerate(found.factor_names):
             tested = not np.isnan(found.p[:, k]).all()
             number = f"{found.n_rising[k]:,}" if tested else "not tested"
             screen.say(f"{name:>{widest}}  {number:>11}  {', '.join(found.top(k, N_TOP)) or '(none)'}")
-    screen.table(found.table(top), output, force=force)
+    options.write(screen, found.table(top))
     return 0
 
 
@@ -146,62 +136,46 @@ def _counts_of(fit: Fit, table: CountTable) -> Counts:
     return Counts.from_any(matrix[chosen[0]][:, chosen[1]])
 
 
+@unfolded
 def usage(
     *,
     run: common.RunPlace,
     groupby: Annotated[
         str,
-        common.data(
-            metavar="COLUMN",
-            help="Column with the condition of each sample, or a number such as an age, which has a slope.",
-        ),
+        common.data("COLUMN", "Column with the condition of each sample, or a number, which has a slope."),
     ],
     replicate: Annotated[
-        str | None,
-        common.data(
-            metavar="COLUMN",
-            help="Column with the donor, animal or patient of each sample. Compare these, not samples.",
-        ),
+        str | None, common.data("COLUMN", "Column with the donor, animal or patient, to compare these.")
     ] = None,
     samples_are_replicates: Annotated[
-        bool, common.data("--samples-are-replicates", help="Every sample is a replicate, as in bulk data.")
+        bool, common.data(None, "Every sample is a replicate, as in bulk data.", "--samples-are-replicates")
     ] = False,
     reference: Annotated[
-        str | None,
-        common.data(metavar="GROUP", help="Group to compare the others with.", show_default="the first"),
+        str | None, common.data("GROUP", "Group to compare the others with.", show_default="the first")
     ] = None,
     within: Annotated[
-        str | None,
-        common.data(metavar="COLUMN", help="Compare within each label of this column, such as cell types."),
+        str | None, common.data("COLUMN", "Compare within each label of this column, such as cell types.")
     ] = None,
     interaction: Annotated[
         bool,
-        common.data("--interaction", help="With --within: test how differences deviate from the others."),
+        common.data(None, "With --within: test how differences deviate from the others.", "--interaction"),
     ] = False,
     relative_to: Annotated[
-        str,
-        common.data(
-            metavar="FACTORS",
-            help="Factors (with commas) that changes are relative to; none: loadings as they are.",
-        ),
+        str, common.data("FACTORS", "Factors (with commas) that changes are relative to, or none.")
     ] = "auto",
     covariate: Annotated[
-        list[str] | None, common.data(metavar="COLUMN", help="Covariate to adjust for; can be repeated.")
+        list[str] | None, common.data("COLUMN", "Covariate to adjust for; can be repeated.")
     ] = None,
     as_groups: Annotated[
-        bool, common.data("--as-groups", help="Numbers in the column of --groupby are names of groups.")
+        bool, common.data(None, "Numbers in the column of --groupby are names of groups.", "--as-groups")
     ] = False,
-    c: common.WhichModel = None,
-    output: common.TableFile = None,
-    json: common.Json = False,
-    force: common.Force = False,
+    options: TableOptions,
 ) -> int:
     """Compare how much groups use each factor.
 
     Donors, animals or patients are the replicates.
     """
-    screen = Screen(json=json)
-    check_table(output, force=force)
+    screen = options.screen()
     if replicate is not None and samples_are_replicates:
         raise typer.BadParameter("--replicate and --samples-are-replicates contradict each other; choose one")
     if interaction and within is None:
@@ -209,12 +183,10 @@ def usage(
             "--interaction needs --within, the column with the cell type (part) of samples"
         )
     folder = RunFolder.open(run)
-    fit = folder.fit(c)
     donors: Any = True if samples_are_replicates else None if replicate is None else folder.labels(replicate)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
+    with noted() as warned:
         found = compare_groups(
-            fit,
+            folder.fit(options.c),
             _numbers(folder.labels(groupby)),
             replicate=donors,
             reference=reference,
@@ -224,14 +196,15 @@ def usage(
             covariates={name: _numbers(folder.labels(name)) for name in covariate or ()} or None,
             numeric=False if as_groups else None,
         )
-    for warning in caught:  # with the options of this command in place of the parameters of the function
-        text = one_line(warning.message).replace("replicate=True", "--samples-are-replicates")
-        screen.notes([text.replace("replicate=", "--replicate")])
+    # with the options of this command in place of the parameters of the function
+    warned = [text.replace("replicate=True", "--samples-are-replicates") for text in warned]
+    screen.notes(text.replace("replicate=", "--replicate") for text in warned)
     table = found.table()
     if found.reference is None:
         table["group"][:] = groupby
-    _show(found, dict(table), groupby, screen)
-    screen.table(table, output, force=force)
+    if not options.json:
+        _show(found, dict(table), groupby, screen)
+    options.write(screen, table)
     return 0
 
 
@@ -244,8 +217,6 @@ def _numbers(labels: np.ndarray) -> Any:
 
 
 def _show(found: Usage, table: dict[str, Any], groupby: str, screen: Screen) -> None:
-    if screen.json:
-        return
     units = "replicates" if found.replicated else "samples"
     if found.within is not None:
         table["group"] = table["within"] + ": " + table["group"]
@@ -264,7 +235,11 @@ def _show(found: Usage, table: dict[str, Any], groupby: str, screen: Screen) -> 
         )
 
 
+# ---------- a file of counts, a run or a model, described
+
 MOST_LABELS = 8
+# parts of a fit in the JSON that describes it
+FACTS = ("c", "n_components", "log_likelihood", "n_iter", "converged", "kkt_residual", "seconds", "messages")
 
 
 @unfolded
@@ -273,7 +248,7 @@ def info(
     path: Annotated[
         Path, common.argument(metavar="PATH", help="Counts, the folder of a run, or a model (.npz).")
     ],
-    opening: OpenOptions,
+    opening: WordOptions,
     json: common.Json = False,
 ) -> int:
     """Describe a file of counts, a run or a model."""
@@ -362,21 +337,11 @@ def _about_run(run: RunFolder, screen: Screen) -> None:
 def _about_fit(fit: Fit, screen: Screen) -> None:
     if not screen.json:
         screen.lines(summarize(fit))
-    screen.result(
-        {
-            "c": fit.c,
-            "c_name": c_name(fit.c),
-            "n_components": fit.n_components,
-            "n_samples": len(fit.loadings),
-            "n_features": len(fit.factors),
-            "log_likelihood": fit.log_likelihood,
-            "n_iter": fit.n_iter,
-            "converged": fit.converged,
-            "kkt_residual": fit.kkt_residual,
-            "seconds": fit.seconds,
-            "messages": list(fit.messages),
-        }
-    )
+    sizes = {"c_name": c_name(fit.c), "n_samples": len(fit.loadings), "n_features": len(fit.factors)}
+    screen.result(sizes | {name: getattr(fit, name) for name in FACTS})
+
+
+# ---------- the folder of a run changed
 
 
 def rename(
@@ -413,12 +378,10 @@ def report(
     run: common.RunPlace,
     output: Annotated[
         Path | None,
-        common.output(
-            "-o", "--output", metavar="PATH", help="HTML file.", show_default="report.html in the folder"
-        ),
+        common.output("PATH", "HTML file.", "-o", "--output", show_default="report.html in the folder"),
     ] = None,
     groupby: common.GroupBy = None,
-    title: Annotated[str | None, common.output(help="Title.", show_default="name of the data")] = None,
+    title: Annotated[str | None, common.output(None, "Title.", show_default="name of the data")] = None,
 ) -> int:
     """Write the report of a run, one HTML file."""
     screen = Screen()
@@ -430,38 +393,33 @@ def report(
     if why:
         screen.notes([f"the report is written without the counts: {why}"])
     report_fits(path, folder.fits, record=record, labels=labels, counts=counts, title=title)
-    screen.say(("wrote ", "green"), (str(path), "bold"))
+    screen.wrote(path)
     return 0
 
 
+# ---------- new samples, and other formats
+
+
+@unfolded
 def transform(
     *,
     run: common.RunOrModel,
     file: common.CountFile,
     output: Annotated[
-        Path,
-        common.output(
-            "-o", "--output", metavar="PATH", help="File for the loadings: .csv or .tsv, also with .gz."
-        ),
+        Path, common.output("PATH", "File for the loadings: .csv or .tsv, also with .gz.", "-o", "--output")
     ],
     c: common.WhichModel = None,
     missing: Annotated[
         Literal["unmeasured", "zero"],
-        common.data(help="Features of the model that the file lacks: not measured, or counted zero times."),
+        common.data(None, "Features of the model that the file lacks: not measured, or counted zero times."),
     ] = "unmeasured",
     prior: Annotated[
         float | None,
-        common.data(
-            help="Counts that the mean training sample is worth; by default from the training loadings."
-        ),
+        common.data(None, "Counts that the mean training sample is worth.", show_default="estimated"),
     ] = None,
     batch: common.Batch = None,
-    layer: common.Layer = None,
-    transpose: common.Transpose = False,
+    opening: OpenOptions,
     allow_fractions: common.AllowFractions = False,
-    max_memory: common.MaxMemory = None,
-    text: common.Text = None,
-    gene_symbols: common.GeneSymbols = None,
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
@@ -472,25 +430,22 @@ def transform(
     screen = Screen(json=json)
     check_table(output, force=force)
     fit = fit_in(run, c)
-    opening = OpenOptions(layer, transpose, max_memory, text, gene_symbols=gene_symbols)
     table = opening.table(file, fractions=allow_fractions)
     screen.say((file.name, "bold"), f": {describe(table)} ({table.format})")
     if table.format in TEXT_FORMATS:  # words that no new text has were counted: zero times
         missing = "zero"
     counts, notes = align(table, fit, zero=missing == "zero")
     own: Any = {"batch": None if batch is None else table.labels(batch), "shared": True}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with noted() as warned:
         found = project(fit, counts, prior="auto" if prior is None else prior, **own)
     loadings = found.loadings
-    notes += [*found.notes, *(one_line(warning.message) for warning in caught)]
+    notes += [*found.notes, *warned]
     screen.notes([*table.notes, *notes])
     n, k = loadings.shape
     names = numbered(table.sample_names, n)
     rows = (row.tolist() for row in loadings)
     write_rows(output, ["sample", *fit.factor_names], names, rows=rows, force=force)
-    size = f"{n:,} samples x {k} factors, c = {c_name(fit.c)}"
-    screen.say(("wrote ", "green"), (str(output), "bold"), f" ({size})")
+    screen.wrote(output, f" ({n:,} samples x {k} factors, c = {c_name(fit.c)})")
     screen.result({"output": str(output), "c": fit.c, "shape": [n, k], "notes": notes})
     return 0
 
@@ -517,3 +472,77 @@ def align(table: CountTable, fit: Fit, *, zero: bool) -> tuple[Counts, list[str]
         return table.counts, notes
     notes.append(f"{len(absent):,} features of the model are not in the file and were set to zero")
     return replace(select_features(table.counts, chosen), feature_names=fitted), notes
+
+
+@unfolded
+def convert(
+    *,
+    source: Annotated[
+        Path,
+        common.argument(
+            metavar="FROM", help="Counts, the folder of a run, a model (.npz), or a folder with a fit of R."
+        ),
+    ],
+    target: Annotated[
+        Path,
+        common.argument(
+            metavar="TO", help="Counts: the ending is the format, none a 10x folder. A fit: .npz, or for R."
+        ),
+    ],
+    opening: WordOptions,
+    allow_fractions: common.AllowFractions = False,
+    c: common.WhichModel = None,
+    counts: Annotated[Path | None, common.data("FILE", "Counts to write with a fit for R.")] = None,
+    force: common.Force = False,
+) -> int:
+    """Convert counts between formats, or a fit for R.
+
+    Fits are converted to and from the R package log1pNMF.
+    """
+    screen = Screen()
+    check_place(target, force=force)
+    if is_run(source) or archive_kind(source) is not None:
+        fit = fit_in(source, c)
+        data = None if counts is None else opening.table(counts, fractions=allow_fractions).counts
+        to_r(fit, target, counts=data, force=force)
+        screen.wrote(target, f" (LL, FF, s, cc = {c_name(fit.c)} for R)")
+        return 0
+    if all((source / part).exists() for part in ("LL.csv", "FF.csv")):
+        _from_r(source, target, screen, force=force)
+    else:
+        table = opening.table(source, fractions=allow_fractions)
+        screen.say((source.name, "bold"), f": {describe(table)} ({table.format})")
+        screen.notes([*table.notes, *write_table(table, target, force=force)])
+    screen.wrote(target)
+    return 0
+
+
+def to_r(fit: Fit, target: Path, *, counts: Counts | None = None, force: bool = False) -> None:
+    """Write a fit for R, whole or not at all."""
+    from .exchange import write_r_list
+
+    with building(target, force=force) as folder:
+        write_r_list(fit, folder, counts=counts)
+
+
+def _from_r(source: Path, target: Path, screen: Screen, *, force: bool) -> None:
+    from .exchange import read_r_list
+
+    listed = read_r_list(source)
+    if listed.counts is None:
+        raise BadFileError(f"{source} has no counts.mtx, and a model needs the counts; write it in R as well")
+    if target.suffix == ".npz":
+        fit = listed.to_fit()
+        with building(target, force=force) as temporary:
+            fit.save(temporary)
+        screen.say(
+            f"c = {c_name(fit.c)}, log-likelihood {fit.log_likelihood:,.0f} as in R, not fitted further"
+        )
+        return
+    samples, features = (
+        None if names is None else np.array(names, dtype=object)
+        for names in (listed.sample_names, listed.feature_names)
+    )
+    counts = replace(Counts.from_any(listed.counts), sample_names=samples, feature_names=features)
+    screen.notes(["only the counts are converted: a fit becomes a model, .npz"])
+    screen.notes(write_table(CountTable(counts, source=str(source), format="R list"), target, force=force))
