@@ -119,6 +119,7 @@ def test_a_known_design_with_dispersions(real_data):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_cells_combine_more_factors_as_c_falls():
     """The first picture of README and site; in the best of ten starts (2.0, 2.7 and 5.4 factors)."""
     counts, how = pancreas().counts[::6], {"init": "random", "n_init": 10, "max_iter": 100}
