@@ -32,19 +32,21 @@ from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import ENGINES, check_totals, resolve_engine
 from log1pnmf.fitting.checkpoint import fingerprint
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.fit_counts import check_any, checked, fit_counts
+from log1pnmf.fitting.fit_counts import KNOWN, check_any, checked, fit_counts
 from log1pnmf.fitting.settings import INITS, Settings
 from log1pnmf.fitting.summary import note_on_sizes
 from log1pnmf.model.batches import Batches
 
 from .grid import HOLDOUTS, Fitter, Grid, Job, Part, ScoredFit, Setting, make_folds
-from .selection import Done, Selection, in_every_fold, read_done, write_done
+from .selection import Done, Selection, in_every_fold, next_numbers, read_done, write_done
 from .stability import stability
 
-NOT_FOR_SELECTION = ("checkpoint", "callbacks", "n_init")
+NOT_FOR_SELECTION = ("checkpoint", "callbacks", "n_init", *KNOWN)
 
 N_FOLDS = 3  # how often counts or samples are held out, by default
-N_SEEDS = 5  # fits of every setting to all counts, by default: their agreement is the setting's stability
+N_SEEDS = 3  # fits of a setting to all counts, by default: their agreement is the setting's stability
+MAX_SAMPLES = 2000  # samples to fit at most, by default
+ENOUGH: dict[str, Any] = {"init": "nndsvd", "tol": 1e-5, "max_iter": 200}  # for scores, by default
 
 MOST_CHECKED, FEWEST_CHECKED = 5e5, 200  # entries, and samples at least, to check totals as size factors with
 
@@ -69,8 +71,9 @@ def select(
     holdout: str = HOLDOUTS[0],
     n_folds: int = N_FOLDS,
     test_fraction: float = 0.2,
-    n_starts: int = 2,
+    n_starts: int = 1,
     n_seeds: int = N_SEEDS,
+    max_samples: int | None = MAX_SAMPLES,
     random_state: Any = 0,
     n_jobs: int | None = None,
     verbose: int | None = None,
@@ -166,6 +169,8 @@ def select(
     check_whole("n_folds", n_folds, least=1 if holdout == "counts" else 2)
     check_whole("n_starts", n_starts, least=1)
     check_whole("n_seeds", n_seeds, least=0)
+    if max_samples is not None:
+        check_whole("max_samples", max_samples, least=2)
     if n_seeds == 1:
         raise ValueError("n_seeds must be 0 or at least 2, got 1: fits are compared with each other")
     check_absent(parameters, NOT_FOR_SELECTION, "the fits of a selection")
@@ -173,22 +178,24 @@ def select(
         check_choice("init", parameters["init"], INITS)  # every fold needs a start of its own
     if "engine" in parameters:
         check_choice("engine", parameters["engine"], ENGINES)
-    data = Counts.from_any(counts)
-    check_totals(data)
+    everything = Counts.from_any(counts)
+    check_totals(everything)
+    data, rows = everything.part_in_memory(max_samples)
     check_any(data)
     first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0], "noise": grid.noise[-1]}
     seed = new_seed(as_random(random_state))
-    settings, given = checked(**first, **parameters, random_state=seed)
+    settings, given = checked(**{**ENOUGH, **parameters}, **first, random_state=seed)
     if "dispersion" in given:
         raise ValueError("dispersion must be 'feature' or 'shared' here: every fold finds its own")
     batches = None
     if given.get("batch") is not None:
         strength, totals = settings.batch_strength, settings.size_factors == "total"
-        batches = Batches.of(given["batch"], data.shape, strength, by_counts=totals)
+        batches = Batches.of(given["batch"], everything.shape, strength, by_counts=totals).of_samples(rows)
         batches = batches if batches.n_batches > 1 else None  # one is none
     engine = resolve_engine(settings.engine, data, max(grid.n_components))
     settings = replace(settings, engine=engine)
     sizes = given.get("size_factors", settings.size_factors)
+    sizes = sizes if isinstance(sizes, str) else everything.size_factors(sizes)[rows]
     about = {
         **fingerprint(
             settings, data, size_factors=[data.size_factors(sizes)], batch=batches and [batches.labels]
@@ -200,6 +207,7 @@ def select(
         "n_starts": int(n_starts),
         "n_seeds": int(n_seeds),
         "seed": seed,
+        "n_samples": everything.n_samples,
     }
     done = _resumed(resume, about, keeps_seed=random_state is None)
     seed, interrupted = done.about["seed"], threading.Event()
@@ -287,10 +295,10 @@ def _run(
 ) -> bool:
     """Do what is left, each fit when the one that it starts from is done; return whether all is done."""
     *folds, whole = fitters
-    grid = whole.grid
+    grid, tried, n_done = whole.grid, list[int](), 0
 
     def before(job: Job) -> Job | None:  # the fit that it starts from; seeds start from random numbers
-        other = grid.before(job.setting) if job.part < len(folds) else None
+        other = grid.before(job.setting, tried) if job.part < len(folds) else None
         return None if other is None else job._replace(setting=other)
 
     def work(job: Job, start: Fit | None) -> tuple[Fit, ScoredFit | None]:
@@ -298,26 +306,32 @@ def _run(
             return whole.from_seed(job.setting, job.seed), None
         return folds[job.part].scored(job.setting, start)
 
-    left = _left(done, grid)
-    of_all, waiting = len(left), list(left)
-    running: dict[Future[tuple[Fit, ScoredFit | None]], Job] = {}
+    def finish(left: list[Job], pool: ThreadPoolExecutor) -> None:
+        nonlocal n_done
+        waiting, running = list(left), dict[Future[tuple[Fit, ScoredFit | None]], Job]()
+        while left:
+            starts = {None: None} | done.fits
+            ready = [job for job in waiting if before(job) in starts]
+            for job in ready[: n_jobs - len(running)]:
+                waiting.remove(job)
+                running[pool.submit(work, job, starts[before(job)])] = job
+            if not running:
+                raise ValueError("resume: the file lacks fits that others start from; start again")
+            for future in wait(running, return_when=FIRST_COMPLETED)[0]:
+                job, n_done = running.pop(future), n_done + 1
+                left.remove(job)
+                _keep(done, job, *future.result(), needed={before(one) for one in left}, grid=grid)
+                if path is not None:
+                    write_done(path, done)
+                on_fit(n_done, n_done + len(left))
+
     with ThreadPoolExecutor(n_jobs) as pool:
         try:
-            while left:
-                starts = {None: None} | done.fits
-                ready = [job for job in waiting if before(job) in starts]
-                for job in ready[: n_jobs - len(running)]:
-                    waiting.remove(job)
-                    running[pool.submit(work, job, starts[before(job)])] = job
-                if not running:
-                    raise ValueError("resume: the file lacks fits that others start from; start again")
-                for future in wait(running, return_when=FIRST_COMPLETED)[0]:
-                    job = running.pop(future)
-                    left.remove(job)
-                    _keep(done, job, *future.result(), needed={before(one) for one in left})
-                    if path is not None:
-                        write_done(path, done)
-                    on_fit(of_all - len(left), of_all)
+            # what comes next depends on what is finished alone, not on the order in which it was
+            while numbers := next_numbers(grid, _summary(done, grid, tried)):
+                finish(_left(done, grid, numbers), pool)
+                tried += numbers
+            finish(_seeds_left(done, grid), pool)
         except BaseException as error:
             interrupted.set()
             pool.shutdown(cancel_futures=True)
@@ -327,21 +341,35 @@ def _run(
     return True
 
 
-def _left(done: Done, grid: Grid) -> list[Job]:
-    """List the fits to be done: folds with few factors first, then seeds with many factors first."""
-    n_folds, n_seeds = done.about["n_folds"], done.about["n_seeds"]
-    for setting in grid:
-        if n_seeds and setting.n_components == 1:  # one factor alone has no other optimum
-            done.agreements.setdefault(setting, np.ones((n_seeds, n_seeds)))
-    settings = sorted(grid, key=lambda one: one.n_components)
-    jobs = [Job(fold, setting) for setting in settings for fold in range(n_folds)]
-    others = [setting for setting in reversed(settings) if setting not in done.agreements]
-    jobs += [Job(n_folds, setting, seed) for setting in others for seed in range(n_seeds)]
+def _summary(done: Done, grid: Grid, tried: Sequence[int]) -> dict[str, np.ndarray] | None:
+    """Return the table of the settings with these numbers of factors."""
+    part = replace(grid, n_components=tuple(sorted(tried)))
+    return Selection.of(part, done.records, done.about).summary if tried else None
+
+
+def _left(done: Done, grid: Grid, numbers: Sequence[int]) -> list[Job]:
+    """List the fits to be done of settings with these numbers of factors, in every fold."""
     scored = {Job(record.fold, record.setting) for record in done.records}
-    return [job for job in jobs if job not in scored and job not in done.fits]
+    settings, n_folds = grid.of_numbers(numbers), done.about["n_folds"]
+    jobs = [Job(fold, setting) for setting in settings for fold in range(n_folds)]
+    return [job for job in jobs if job not in scored]
 
 
-def _keep(done: Done, job: Job, fit: Fit, record: ScoredFit | None, *, needed: set[Job | None]) -> None:
+def _seeds_left(done: Done, grid: Grid) -> list[Job]:
+    """List the fits to be done with other seeds: of the settings that may be chosen, most factors first."""
+    n_folds, n_seeds = done.about["n_folds"], done.about["n_seeds"]
+    settings = Selection.of(grid, done.records, done.about).to_compare if n_seeds else []
+    for setting in settings:
+        if setting.n_components == 1:  # one factor alone has no other optimum
+            done.agreements.setdefault(setting, np.ones((n_seeds, n_seeds)))
+    others = [setting for setting in reversed(settings) if setting not in done.agreements]
+    jobs = [Job(n_folds, setting, seed) for setting in others for seed in range(n_seeds)]
+    return [job for job in jobs if job not in done.fits]
+
+
+def _keep(
+    done: Done, job: Job, fit: Fit, record: ScoredFit | None, *, needed: set[Job | None], grid: Grid
+) -> None:
     """Take in a fit, and forget those that no other fit starts from or is compared with any more."""
     done.fits[job] = fit
     if record is not None:
@@ -351,4 +379,8 @@ def _keep(done: Done, job: Job, fit: Fit, record: ScoredFit | None, *, needed: s
         if all(one in done.fits for one in seeds):
             done.agreements[job.setting] = stability([done.fits.pop(one) for one in seeds]).between
     compared = done.about["n_folds"]
-    done.fits = {one: fit for one, fit in done.fits.items() if one in needed or one.part == compared}
+
+    def kept(one: Job) -> bool:  # more factors may follow where nothing else comes before
+        return one in needed or one.part == compared or grid.before(one.setting, ()) is None
+
+    done.fits = {one: fit for one, fit in done.fits.items() if kept(one)}
