@@ -114,10 +114,7 @@ class Grid:
         return len(self.n_components) * len(self.c) * len(self.l1) * len(self.noise)
 
     def before(self, setting: Setting, tried: Iterable[int]) -> Setting | None:
-        """Return the setting whose fit a fit starts from; None for the first of all.
-
-        `tried`: numbers of factors that have been fitted; the next smaller one of them is continued.
-        """
+        """Return the setting whose fit a fit starts from, among these numbers of factors; None at first."""
         for name in ("l1", "c", "noise"):
             values = getattr(self, name)
             number = values.index(getattr(setting, name))
@@ -125,10 +122,6 @@ class Grid:
                 return replace(setting, **{name: values[number - 1]})
         fewer = [number for number in tried if number < setting.n_components]
         return replace(setting, n_components=max(fewer)) if fewer else None
-
-    def of_numbers(self, numbers: Iterable[int]) -> list[Setting]:
-        """Return all settings with these numbers of factors."""
-        return list(replace(self, n_components=tuple(numbers)))
 
     def place(self, setting: Setting) -> list[int]:
         """Return numbers that tell a setting from all others."""

@@ -126,11 +126,11 @@ def _verdict(table: Table, name: str, near: NDArray[np.bool_], holdout: str) -> 
     if end is not None:
         more = {"largest": "larger", "smallest": "smaller"}[end]
         reason = f"{short} = {_value(name, best)} predicts best, the {end} tried: try {more} ones."
-        if name == "n_components" and end == "largest":
-            if holdout == "counts" and (table["noise"] == "poisson").all():
-                reason += " Overdispersed counts have the same effect: compare noise='nb' as well."
-            reason += _beyond_prediction(table, row)
-        return "open", reason
+        growing = name == "n_components" and end == "largest"
+        flexible = growing or (name == "c" and end == "smallest")
+        if flexible and holdout == "counts" and (table["noise"] == "poisson").all():
+            reason += " Overdispersed counts have the same effect: compare noise='nb' as well."
+        return "open", reason + _beyond_prediction(table, row) if growing else reason
     second = int(np.argmax(np.where(values != best, difference, -math.inf)))
     error = table["se_difference"][second]
     behind = f"{-difference[second] / error:,.1f} standard errors" if error > 0.0 else "far"
@@ -140,22 +140,17 @@ def _verdict(table: Table, name: str, near: NDArray[np.bool_], holdout: str) -> 
 
 def _beyond_prediction(table: Table, best: int) -> str:
     """Return what helps to choose K where more factors predict better and better."""
-
-    def described(row: int) -> str:
-        return f"K = {table['n_components'][row]:g} (stability {table['stability'][row]:.2f}, the smallest " + (
-            f"factor carries {table['smallest_share'][row]:.1%} of the signal)"
-        )
-
     text = " If prediction keeps growing, choose K by how stable and how large the factors are"
     if "smallest_share" not in table or np.isnan(table["stability"][best]):
         return f"{text}: n_seeds=3 measures it."
     same = np.all([table[name] == table[name][best] for name in ("c", "l1", "noise")], axis=0)
-    rows = np.flatnonzero(same & (table["n_components"] > 1) & (table["stability"] >= STABLE))
-    if not len(rows):
-        return f"{text}: at no K tried do other seeds find the same factors, as at {described(best)}."
-    if rows[-1] == best:
-        return f"{text}: other seeds find the same factors even at {described(best)}."
-    return f"{text}: other seeds find the same factors up to {described(rows[-1])}, not at {described(best)}."
+    stable = np.flatnonzero(same & (table["n_components"] > 1) & (table["stability"] >= STABLE))
+    shown = [
+        f"K = {table['n_components'][row]:g} has stability {table['stability'][row]:.2f}, and its smallest "
+        f"factor carries {table['smallest_share'][row]:.1%} of the signal"
+        for row in dict.fromkeys([*stable[-1:], best])
+    ]
+    return f"{text}: {'; '.join(shown)}."
 
 
 def _stability(table: Table, chosen: Setting) -> tuple[bool, list[str]]:
@@ -251,44 +246,48 @@ class Selection:
             name: np.array([[getattr(record, name) for record in row] for row in rows])
             for name in ("by_sample", "fitted", *NUMBERS)
         }
-        unknown = np.full((n_seeds, n_seeds), np.nan)
         held, fitted = columns.pop("by_sample"), columns.pop("fitted")
         return cls(
             settings=tuple(whole),
             scores=held - _lost(fitted, whole, about),
             numbers=columns,
             about=dict(about),
-            agreement=np.array([agreements.get(setting, unknown) for setting in whole]),
+            agreement=np.array([agreements.get(one, _unknown(one, n_seeds)) for one in whole]),
         )
 
     @property
     def is_whole(self) -> bool:
         """Whether everything was fitted that the search for the best setting needs."""
-        grid, tried = Grid.of(**self.about["grid"]), {one.n_components for one in self.settings}
-        if next_numbers(grid, self.summary) or len(self.settings) < len(grid.of_numbers(tried)):
-            return False
-        known = ~np.isnan(self.summary["stability"])
-        return not self.about["n_seeds"] or all(known[self.settings.index(one)] for one in self.to_compare)
+        tried = tuple({one.n_components for one in self.settings})
+        missing = len(self.settings) < len(replace(self._grid, n_components=tried))
+        unstudied = [
+            one for one in self.to_compare if np.isnan(self.agreement[self.settings.index(one)]).any()
+        ]
+        return not (missing or unstudied or next_numbers(self._grid, self.summary))
 
     @property
     def not_tried(self) -> tuple[int, ...]:
-        """Numbers of factors that were asked for, and that the search for the best has left out."""
+        """Numbers of factors to choose from that the search has left out."""
         tried = {one.n_components for one in self.settings}
-        return tuple(number for number in Grid.of(**self.about["grid"]).n_components if number not in tried)
+        return tuple(number for number in self._grid.n_components if number not in tried)
 
     @property
     def to_compare(self) -> list[Setting]:
-        """Settings whose stability matters: the best, the simplest, and those with a few factors less.
+        """Settings whose stability helps to choose: the best, the simplest, and the next smaller K.
 
-        Where the best has the most factors that were asked for, all those with fewer factors.
+        Where the best K is the largest to choose from, all that are smaller.
         """
         chosen = set[Setting]()
         for one in (self.best, self.one_se):
             line = [other for other in self.settings if replace(other, n_components=one.n_components) == one]
-            place = line.index(one)
-            at_end = one == self.best and one.n_components == self.about["grid"]["n_components"][-1]
-            chosen.update(line if at_end else line[max(0, place - 1) : place + 1])
-        return [one for one in self.settings if one in chosen]
+            last = line.index(one)
+            first = 0 if one.n_components == self._grid.n_components[-1] else max(0, last - 1)
+            chosen.update(line[first : last + 1])
+        return [one for one in self.settings if one in chosen and one.n_components > 1]
+
+    @property
+    def _grid(self) -> Grid:
+        return Grid.of(**self.about["grid"])
 
     @property
     def table(self) -> dict[str, np.ndarray]:
@@ -358,8 +357,7 @@ class Selection:
         """What the data say about every parameter, with the reasons."""
         notes = [self.about["note"]] if "note" in self.about else []
         if left_out := self.not_tried:
-            numbers = _and([str(number) for number in left_out])
-            notes.append(f"Not tried, because the search ended before or jumped over them: K = {numbers}.")
+            notes.append(f"Not tried: K = {_and(list(map(str, left_out)))}.")
         return judge(self.summary, holdout=self.about["holdout"], notes=notes)
 
     def __repr__(self) -> str:
@@ -392,9 +390,8 @@ class Selection:
 def next_numbers(grid: Grid, summary: Mapping[str, np.ndarray] | None) -> list[int]:
     """Return the numbers of factors to fit next, given the table of those that were fitted; [] at the end.
 
-    They grow, by one value if few are asked for and to the double otherwise, until two in a row predict worse
-    than the best by more than two standard errors. Then the gaps around the best and below the simplest
-    within one standard error are halved, unless both ends are within one standard error of the best.
+    They grow until two in a row predict worse than the best by more than two standard errors. Then the gaps
+    around the best and below the simplest within one standard error are halved.
     """
     values = grid.n_components
     if summary is None:
@@ -410,7 +407,7 @@ def next_numbers(grid: Grid, summary: Mapping[str, np.ndarray] | None) -> list[i
     gaps = [
         [value for value in values if below < value < above]
         for k, (below, above) in enumerate(pairwise(tried))
-        if (best in (below, above) or k + 1 == near.index(True)) and not (near[k] and near[k + 1])
+        if best in (below, above) or k + 1 == near.index(True)
     ]
     halves = [gap[len(gap) // 2] for gap in gaps if gap]
     larger = [value for value in values if value > tried[-1]]
@@ -436,6 +433,11 @@ def _lost(fitted: Array, settings: Sequence[Setting], about: Mapping[str, Any]) 
         best = fitted[own].sum(axis=2).argmax(axis=0)
         lost[own] = np.take_along_axis(fitted[own], best[None, :, None], axis=0) - fitted[own]
     return lost
+
+
+def _unknown(setting: Setting, n_seeds: int) -> Array:
+    """Return how fits that were not made would agree: one factor alone has no other optimum."""
+    return np.full((n_seeds, n_seeds), 1.0 if setting.n_components == 1 else np.nan)
 
 
 def _deviation(values: Array) -> Array:
