@@ -12,7 +12,7 @@ from log1pnmf.analysis.selection import judge
 def table(rows, stability=None):
     """Columns of a summary; rows are (c, K, difference, standard error of it)."""
     c, numbers, difference, error = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
-    columns = {"c": c, "n_components": numbers, "l1": np.zeros(len(c))}  # without noise: Poisson's
+    columns = {"c": c, "n_components": numbers, "l1": np.zeros(len(c)), "noise": ["poisson"] * len(c)}
     columns |= {"difference": difference, "se_difference": error}
     if stability is not None:
         columns |= {"stability": np.array(stability), "se_stability": np.full(len(c), 0.01)}

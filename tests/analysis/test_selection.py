@@ -196,7 +196,7 @@ def test_what_is_not_tried_is_named_and_what_is_left_out_of_the_samples(counts):
     assert found.not_tried == (12,)
     assert found.is_whole
     assert "Not tried: K = 12." in found.judgement.reasons
-    assert "60 of 90 samples" in str(found)
+    assert "60 random samples of 90" in str(found)
     assert found.scores.shape[2] == 60
     with pytest.raises(ValueError, match="max_samples must be at least 2"):
         select(y, 1, max_samples=1)

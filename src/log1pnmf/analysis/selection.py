@@ -25,7 +25,6 @@ from log1pnmf._common.archive import (
 )
 from log1pnmf._common.checks import plural
 from log1pnmf.fitting.fit import Fit, c_name
-from log1pnmf.fitting.settings import Settings
 
 from .grid import Grid, Job, ScoredFit, Setting
 from .stability import score_with_error
@@ -78,7 +77,6 @@ def judge(summary: Mapping[str, Any], *, holdout: str = "counts", notes: Sequenc
         name: np.asarray(values, dtype=str if name == "noise" else np.float64)
         for name, values in summary.items()
     }
-    table.setdefault("noise", np.full(len(table["c"]), Settings.noise))
     # without an error (one sample) there is only the best
     near = table["difference"] >= -np.nan_to_num(table["se_difference"])
     settings = zip(
@@ -246,30 +244,30 @@ class Selection:
             name: np.array([[getattr(record, name) for record in row] for row in rows])
             for name in ("by_sample", "fitted", *NUMBERS)
         }
+        alone, unknown = (np.full((n_seeds, n_seeds), value) for value in (1.0, np.nan))
+        known = {one: alone for one in whole if one.n_components == 1} | dict(agreements)  # no other optimum
         held, fitted = columns.pop("by_sample"), columns.pop("fitted")
         return cls(
             settings=tuple(whole),
             scores=held - _lost(fitted, whole, about),
             numbers=columns,
             about=dict(about),
-            agreement=np.array([agreements.get(one, _unknown(one, n_seeds)) for one in whole]),
+            agreement=np.array([known.get(one, unknown) for one in whole]),
         )
 
     @property
     def is_whole(self) -> bool:
         """Whether everything was fitted that the search for the best setting needs."""
-        tried = tuple({one.n_components for one in self.settings})
-        missing = len(self.settings) < len(replace(self._grid, n_components=tried))
-        unstudied = [
-            one for one in self.to_compare if np.isnan(self.agreement[self.settings.index(one)]).any()
-        ]
-        return not (missing or unstudied or next_numbers(self._grid, self.summary))
+        grid, tried = Grid.of(**self.about["grid"]), tuple({one.n_components for one in self.settings})
+        rows = [self.settings.index(one) for one in self.to_compare]
+        whole = len(self.settings) == len(replace(grid, n_components=tried))
+        return whole and not np.isnan(self.agreement[rows]).any() and not next_numbers(grid, self.summary)
 
     @property
-    def not_tried(self) -> tuple[int, ...]:
+    def not_tried(self) -> list[int]:
         """Numbers of factors to choose from that the search has left out."""
         tried = {one.n_components for one in self.settings}
-        return tuple(number for number in self._grid.n_components if number not in tried)
+        return [number for number in self.about["grid"]["n_components"] if number not in tried]
 
     @property
     def to_compare(self) -> list[Setting]:
@@ -281,13 +279,9 @@ class Selection:
         for one in (self.best, self.one_se):
             line = [other for other in self.settings if replace(other, n_components=one.n_components) == one]
             last = line.index(one)
-            first = 0 if one.n_components == self._grid.n_components[-1] else max(0, last - 1)
+            first = 0 if one.n_components == self.about["grid"]["n_components"][-1] else max(0, last - 1)
             chosen.update(line[first : last + 1])
         return [one for one in self.settings if one in chosen and one.n_components > 1]
-
-    @property
-    def _grid(self) -> Grid:
-        return Grid.of(**self.about["grid"])
 
     @property
     def table(self) -> dict[str, np.ndarray]:
@@ -356,8 +350,13 @@ class Selection:
     def judgement(self) -> Judgement:
         """What the data say about every parameter, with the reasons."""
         notes = [self.about["note"]] if "note" in self.about else []
-        if left_out := self.not_tried:
-            notes.append(f"Not tried: K = {_and(list(map(str, left_out)))}.")
+        if self.not_tried:
+            notes.append(f"Not tried: K = {_and([str(number) for number in self.not_tried])}.")
+        n_samples, of_all = self.scores.shape[2], self.about["n_samples"]
+        if n_samples < of_all:
+            notes.append(
+                f"Fitted to {n_samples:,} random samples of {of_all:,}: rare factors need all of them."
+            )
         return judge(self.summary, holdout=self.about["holdout"], notes=notes)
 
     def __repr__(self) -> str:
@@ -365,11 +364,9 @@ class Selection:
 
     def __str__(self) -> str:
         highest = self.summary["log_likelihood"].max()
-        n_samples, of_all = self.scores.shape[2], self.about["n_samples"]
-        part = "" if n_samples == of_all else f", {n_samples:,} of {of_all:,} samples"
         lines = [
             f"{plural(len(self.settings), 'setting')}, {plural(self.scores.shape[1], 'fold')}, "
-            f"{self.about['holdout']} held out{part}",
+            f"{self.about['holdout']} held out",
             f"best: {self.best} (held-out log-likelihood {highest:,.0f} per fold)",
             f"simplest within one standard error: {self.one_se}",
         ]
@@ -433,11 +430,6 @@ def _lost(fitted: Array, settings: Sequence[Setting], about: Mapping[str, Any]) 
         best = fitted[own].sum(axis=2).argmax(axis=0)
         lost[own] = np.take_along_axis(fitted[own], best[None, :, None], axis=0) - fitted[own]
     return lost
-
-
-def _unknown(setting: Setting, n_seeds: int) -> Array:
-    """Return how fits that were not made would agree: one factor alone has no other optimum."""
-    return np.full((n_seeds, n_seeds), 1.0 if setting.n_components == 1 else np.nan)
 
 
 def _deviation(values: Array) -> Array:
