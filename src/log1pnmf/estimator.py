@@ -77,7 +77,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         `summary` says why.
     size_factors : {"total", "fit", "none"} or array of shape (n_samples,)
         Depth of the samples. "total" is the total count divided by its mean. "fit" starts there and
-        estimates them with the model, for factors that change totals (page "Size factors").
+        estimates them with the model, for factors that change totals.
     random_state : int, RandomState, Generator or None
         Seed or generator of the random numbers.
     n_jobs : int, optional

@@ -238,8 +238,7 @@ def top_features(
     """List the features that each factor raises most.
 
     The comparison is between a typical sample with the factor and the same sample with more of its other
-    factors instead (page "Markers"). Only the fit is needed; `log1pnmf.analysis.markers` adds tests, from the
-    counts.
+    factors instead. Only the fit is needed; `log1pnmf.analysis.markers` adds tests, from the counts.
 
     Parameters
     ----------
@@ -329,8 +328,8 @@ def markers(
     """Test which features rise with each factor, beyond what the other factors do.
 
     Features have the same order as in `log1pnmf.analysis.top_features` and in every list of this package. For
-    the tests every feature is regressed on the loadings, without penalty and with all zero counts. The page
-    "Markers" explains the effect and shows when the tests hold.
+    the tests every feature is regressed on the loadings, without penalty and with all zero counts.
+    The page "Markers" explains the effect and when the tests hold.
 
     Parameters
     ----------
