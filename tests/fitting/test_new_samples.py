@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import sparse
 
-from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf import Fit, Log1pNMF, fit_log1p_nmf
 from log1pnmf.counts import Counts, split_counts
 from log1pnmf.fitting.new_features import extend_features
 from log1pnmf.fitting.new_samples import NewSamples, new_size_factors, of_features, prior_counts, project
@@ -142,6 +143,6 @@ def test_features_without_names_are_found_by_place():
     every = Fit.from_parts(*extend_features(some, matrix, features=chosen).to_parts())
     assert (every.fitted_features == chosen).all()
     found, expected = (project(fit, X).loadings for fit, X in ((every, matrix), (some, matrix[:, chosen])))
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
     again = extend_features(every, sparse.hstack([matrix, matrix[:, :2]]).tocsr(), features=range(40))
     assert (again.fitted_features == [*chosen, False, False]).all()

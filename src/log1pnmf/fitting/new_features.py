@@ -44,15 +44,6 @@ def extend_features(fit: Any, counts: Any, *, features: Any = None, n_jobs: int 
     -------
     Fit
         Of all features of `counts`; `fitted_features` marks those that were fitted.
-
-    Examples
-    --------
-    >>> import log1pnmf as lp
-    >>> counts = lp.datasets.pancreas().counts[:100, :300]
-    >>> some = lp.fit_log1p_nmf(counts[:, :200], 2)
-    >>> every = lp.extend_features(some, counts, features=range(200))
-    >>> every.factors.shape, int(every.fitted_features.sum())
-    ((300, 2), 200)
     """
     fit, counts = as_fit(fit), as_counts(counts)
     if counts.n_samples != len(fit.loadings):

@@ -25,7 +25,7 @@ from log1pnmf.analysis.usage import usage as compare_groups
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts, holds_counts
 from log1pnmf.counts.features import VARIABLE, find_features, shared_features, variable_features
-from log1pnmf.counts.write import numbered
+from log1pnmf.counts.write import annotated, numbered
 from log1pnmf.fitting.anndata import advice_for, as_fit, column_of, fit_from, is_annotated, symbols_of, uns_of
 from log1pnmf.fitting.fit import SWEEP, Fit, Keys, sample_shares, sweep_key
 from log1pnmf.fitting.fit_counts import checked, fit_counts
@@ -366,31 +366,15 @@ def programs(source: Any, *, key: str | None = None) -> Any:
     -------
     AnnData
         Samples x programmes: loadings in X, names of factors in `var_names`, factors (programmes x features)
-        in ``varm["loadings"]``, names of features in ``uns["var_names"]``.
-
-    Notes
-    -----
-    Pipelines that read MuData take ``mudata.MuData({"rna": adata, "prog": programs(adata)})``.
-
-    Examples
-    --------
-    >>> import anndata
-    >>> from log1pnmf.datasets import pancreas
-    >>> from log1pnmf.tl import log1p_nmf
-    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
-    >>> log1p_nmf(adata, 3)
-    >>> found = programs(adata)
-    >>> found.shape, found.varm["loadings"].shape
-    ((100, 3), (3, 300))
+        in ``varm["loadings"]``, names of features in ``uns["var_names"]``. Pipelines that read MuData take
+        ``mudata.MuData({"rna": adata, "prog": programs(adata)})``.
     """
-    anndata = require("anndata", purpose="log1pnmf.tl")
-    pandas = require("pandas", purpose="log1pnmf.tl")
     fit = as_fit(source, key=key)
-    names = numbered(fit.sample_names, len(fit.loadings))
-    obs = source.obs.copy() if is_annotated(source) else pandas.DataFrame(index=names)
-    found = anndata.AnnData(fit.loadings.copy(), obs, pandas.DataFrame(index=fit.factor_names))
-    found.varm["loadings"] = fit.factors.T.copy()
+    found = annotated(numbered(fit.sample_names, len(fit.loadings)), fit.factor_names, {})
+    found.X, found.varm["loadings"] = fit.loadings.copy(), fit.factors.T.copy()
     found.uns["var_names"] = fit.feature_labels.copy()
+    if is_annotated(source):
+        found.obs = source.obs.copy()
     return found
 
 
