@@ -347,3 +347,43 @@ def test_rename(call, run_folder, tmp_path):
     assert "interferon" in (place / "report.html").read_text()
     assert call("rename", place, "-c", "1", "k1").code == 2
     assert call("rename", place, "-c", "1", "k9=x").code == 2
+
+
+def test_variable_features_are_fitted_and_the_others_added(call, counts_file, tmp_path):
+    """Files without var take variable:N; with +all every feature has factors, and transform is the same."""
+    table = tmp_path / "t.csv"
+    assert call("convert", counts_file, table).code == 0
+    assert call("convert", counts_file, tmp_path / "t.mtx").code == 0
+    base = ["-k", 2, "--no-report", "--min-counts", 2, *QUICK]
+    done = call("fit", table, *base, "--mask-var", "variable:10", "-o", tmp_path / "some")
+    assert "features outside of the mask: 15 of 25 removed" in done.out, done.err
+    some = Fit.load(tmp_path / "some" / "models" / "c=1.npz")
+    assert call("transform", tmp_path / "some", table, "-o", tmp_path / "some.csv").code == 0
+    expected = np.loadtxt(tmp_path / "some.csv", delimiter=",", skiprows=1, usecols=(1, 2))
+    for file in (table, tmp_path / "t.mtx"):
+        out, loadings = tmp_path / f"all{file.suffix}", tmp_path / f"loadings{file.suffix}.csv"
+        done = call("fit", file, *base, "--mask-var", "variable:10+all", "-o", out)
+        assert "10 features were fitted, and 15 were added given the loadings" in done.out, done.err
+        every = Fit.load(out / "models" / "c=1.npz")
+        assert (every.loadings == some.loadings).all()
+        assert (every.factors[every.fitted_features] == some.factors).all()
+        assert file is not table or (every.feature_names[every.fitted_features] == some.feature_names).all()
+        labels = zip(every.feature_labels, map(str, every.fitted_features), strict=True)
+        assert rows(out / "features.csv") == [["feature", "fitted"], *map(list, labels)]
+        assert call("markers", out, "--json").code == 0
+        assert call("transform", out, file, "-o", loadings).code == 0
+        found = np.loadtxt(loadings, delimiter=",", skiprows=1, usecols=(1, 2))
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+    refused = call("fit", table, *base, "--mask-var", "used+all", "-o", tmp_path / "wrong")
+    assert "a column of var of an AnnData file" in refused.err
+
+
+def test_programmes_of_a_run(call, counts_file, tmp_path):
+    assert call("fit", counts_file, "-k", 2, "--no-report", *QUICK, "-o", tmp_path / "run").code == 0
+    done = call("convert", tmp_path / "run", tmp_path / "p.h5ad")
+    assert (done.code, "2 gene programmes" in done.out) == (0, True), done.err
+    found, fit = anndata.read_h5ad(tmp_path / "p.h5ad"), Fit.load(tmp_path / "run" / "models" / "c=1.npz")
+    np.testing.assert_array_equal(found.X, fit.loadings)
+    np.testing.assert_array_equal(found.varm["loadings"], fit.factors.T)
+    assert found.uns["var_names"].tolist() == fit.feature_names.tolist()
+    assert found.obs.columns.tolist() == anndata.read_h5ad(counts_file).obs.columns.tolist()

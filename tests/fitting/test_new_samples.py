@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import sparse
 
-from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf import Fit, Log1pNMF, fit_log1p_nmf
 from log1pnmf.counts import Counts, split_counts
 from log1pnmf.fitting.new_features import extend_features
 from log1pnmf.fitting.new_samples import NewSamples, new_size_factors, of_features, prior_counts, project
@@ -131,3 +132,17 @@ def test_what_cannot_be_added():
         with pytest.raises(ValueError, match=message):
             extend_features(one, given)
     assert extend_features(fit, counts) is fit
+    with pytest.raises(ValueError, match="features must be the 40 of the fit, each once, got 2"):
+        extend_features(fit, counts, features=[1, 2])
+
+
+def test_features_without_names_are_found_by_place():
+    """New samples have the loadings that the fitted features give them; files keep which they are."""
+    matrix, chosen = counted().to_scipy(), np.arange(40) % 3 > 0
+    some = fit_log1p_nmf(matrix[:, chosen], 3, tol=1e-9)
+    every = Fit.from_parts(*extend_features(some, matrix, features=chosen).to_parts())
+    assert (every.fitted_features == chosen).all()
+    found, expected = (project(fit, X).loadings for fit, X in ((every, matrix), (some, matrix[:, chosen])))
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    again = extend_features(every, sparse.hstack([matrix, matrix[:, :2]]).tocsr(), features=range(40))
+    assert (again.fitted_features == [*chosen, False, False]).all()

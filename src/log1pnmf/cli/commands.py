@@ -21,10 +21,11 @@ from log1pnmf.cli import options as common
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import match_names, select_features
 from log1pnmf.counts.text import TEXT_FORMATS, CountTable
-from log1pnmf.counts.write import numbered, write_table
+from log1pnmf.counts.write import numbered, write_anndata, write_table
 from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.summary import summarize
+from log1pnmf.tl.tools import programs
 
 from .console import Screen, noted
 from .fit import N_TOP, counts_again, report_fits
@@ -486,7 +487,9 @@ def convert(
     target: Annotated[
         Path,
         common.argument(
-            metavar="TO", help="Counts: the ending is the format, none a 10x folder. A fit: .npz, or for R."
+            metavar="TO",
+            help="Counts: the ending is the format, none a 10x folder. A fit: .npz, a folder for R, or .h5ad "
+            "with gene programmes for evaluation.",
         ),
     ],
     opening: WordOptions,
@@ -497,12 +500,16 @@ def convert(
 ) -> int:
     """Convert counts between formats, or a fit for R.
 
-    Fits are converted to and from the R package log1pNMF.
+    Fits are converted to and from the R package log1pNMF, and to AnnData of gene programmes.
     """
     screen = Screen()
     check_place(target, force=force)
     if is_run(source) or archive_kind(source) is not None:
         fit = fit_in(source, c)
+        if target.suffix in (".h5ad", ".zarr"):
+            _write_programs(fit, source, target, force=force)
+            screen.wrote(target, f" ({plural(fit.n_components, 'gene programme')})")
+            return 0
         data = None if counts is None else opening.table(counts, fractions=allow_fractions).counts
         to_r(fit, target, counts=data, force=force)
         screen.wrote(target, f" (LL, FF, s, cc = {c_name(fit.c)} for R)")
@@ -515,6 +522,17 @@ def convert(
         screen.notes([*table.notes, *write_table(table, target, force=force)])
     screen.wrote(target)
     return 0
+
+
+def _write_programs(fit: Fit, source: Path, target: Path, *, force: bool) -> None:
+    """Write the factors of a fit as gene programmes, with the labels of samples where it is of a run."""
+    found = programs(fit)
+    if is_run(source):
+        folder = RunFolder.open(source)
+        for column in folder.record.sample_columns:
+            found.obs[column] = folder.labels(column)
+    with building(target, force=force) as temporary:
+        write_anndata(found, temporary)
 
 
 def to_r(fit: Fit, target: Path, *, counts: Counts | None = None, force: bool = False) -> None:

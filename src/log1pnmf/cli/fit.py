@@ -25,6 +25,7 @@ from log1pnmf.analysis.stability import along_path, fits_along
 from log1pnmf.cli import options as common
 from log1pnmf.counts.chunks import DEFAULT_MEMORY, open_counts
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.features import select_features
 from log1pnmf.counts.passes import survey
 from log1pnmf.counts.read import Filtered, format_of, read_columns, read_whole
 from log1pnmf.counts.text import CountTable
@@ -32,6 +33,7 @@ from log1pnmf.counts.write import to_anndata, write_anndata
 from log1pnmf.fitting.callbacks import TimeLimit
 from log1pnmf.fitting.fit import Fit, Keys, c_name, sweep_key
 from log1pnmf.fitting.fit_counts import fit_log1p_nmf
+from log1pnmf.fitting.new_features import extend_features
 from log1pnmf.fitting.settings import LARGEST_EXACT, Settings
 from log1pnmf.fitting.summary import factors_in_words
 from log1pnmf.tl.tools import ChosenCounts, write_fit
@@ -219,7 +221,7 @@ def carry_out(plan: RunPlan) -> int:
                 filtered.table.labels(column)
         done = RunWriter(folder, filtered.table, _record(plan, filtered))
         try:
-            _fit_all(plan, screen, done)
+            _fit_all(plan, filtered, screen, done)
         except Exception:
             if done.fits:
                 kept = ", ".join(c_name(fit.c) for fit in done.fits)
@@ -259,7 +261,7 @@ def _after_the_fits(plan: RunPlan, filtered: Filtered, screen: Screen, done: Run
 # ---------------------------------------------------------------- fitting
 
 
-def _fit_all(plan: RunPlan, screen: Screen, done: RunWriter) -> None:
+def _fit_all(plan: RunPlan, filtered: Filtered, screen: Screen, done: RunWriter) -> None:
     """Fit, and write every fit as soon as it is done."""
     options, width = plan.options, max(len(c_name(c)) for c in plan.c)
     limit: TimeLimit | None = None
@@ -269,7 +271,7 @@ def _fit_all(plan: RunPlan, screen: Screen, done: RunWriter) -> None:
     }
     if options.batch is not None:
         parameters["batch"] = done.table.labels(options.batch)
-    counts, path = done.table.counts, along_path(plan.c) if plan.along else plan.c
+    (counts, chosen), path = _fitted_part(plan, filtered), along_path(plan.c) if plan.along else plan.c
     along = fits_along(counts, c=plan.c, **parameters) if plan.along else None
     try:
         for number, c in enumerate(path, start=1):
@@ -280,6 +282,11 @@ def _fit_all(plan: RunPlan, screen: Screen, done: RunWriter) -> None:
                 else:
                     fit = fit_log1p_nmf(counts, c=c, resume=plan.resume, **parameters)
                 done.interrupted = fit.stopped == "interrupted"
+                if chosen is not None:
+                    jobs = plan.parameters["n_jobs"]
+                    with unbroken() as pressed:
+                        fit = extend_features(fit, done.table.counts, features=chosen, n_jobs=jobs)
+                    done.interrupted = done.interrupted or bool(pressed)
                 row = _measures(fit, done, plan.parameters["n_jobs"])
                 done.keep(fit, row)
                 done.finished = number == len(path) and not done.interrupted
@@ -300,6 +307,18 @@ def _fit_all(plan: RunPlan, screen: Screen, done: RunWriter) -> None:
         done.interrupted = True
         if done.fits:
             _write(done)
+
+
+def _fitted_part(plan: RunPlan, filtered: Filtered) -> tuple[Counts, Any]:
+    """Return the counts to fit, and where their features are if all others are added afterwards."""
+    counts, reading = filtered.table.counts, plan.options.reading
+    if reading.mask_var is None or not reading.mask_var.endswith(common.ALL):
+        return counts, None
+    if plan.parameters.keys() & {"fixed_factors", "mask"}:
+        raise ValueError("features cannot be added to fixed_factors or a mask; leave out +all of --mask-var")
+    chosen = reading.chosen(filtered)
+    names = None if counts.feature_names is None else counts.feature_names[chosen]
+    return replace(select_features(counts, chosen), feature_names=names), chosen
 
 
 def _write(done: RunWriter) -> None:

@@ -11,11 +11,12 @@ from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from log1pnmf._common.archive import check_place
 from log1pnmf._common.checks import plural, require
 from log1pnmf._common.safe_files import BadFileError, MemoryLimit
-from log1pnmf.counts.features import repeated
+from log1pnmf.counts.features import VARIABLE, repeated, variable_features
 from log1pnmf.counts.read import Filtered, filter_table, read_sets, read_table, read_var
 from log1pnmf.counts.text import CountTable
 from log1pnmf.counts.write import numbered
@@ -84,9 +85,11 @@ StopWords = Annotated[
 GeneSymbols = Annotated[
     str | None, data("COLUMN", "Column of AnnData's var that names the features, such as gene symbols.")
 ]
-MaskVar = Annotated[
-    str | None, data("COLUMN", "Column of AnnData's var with the features to use, as highly_variable.")
-]
+MASK = (
+    "Features to use: variable:2000 for the 2,000 that vary most, or a column of AnnData's var, such as "
+    "highly_variable. With +all, the others are added after the fit."
+)
+MaskVar = Annotated[str | None, data("FEATURES[+all]", MASK)]
 
 ENGINES = (
     "auto, native, torch (GPU), or streaming: counts stay on disk. The address of a Dask cluster, such as "
@@ -111,6 +114,7 @@ Json = Annotated[bool, output(None, "Print the result as JSON, everything else t
 Force = Annotated[bool, output(None, "Overwrite existing output.", "--force")]
 
 DEFAULT_C = [c_name(Settings.c)]
+ALL = "+all"  # after the name of a mask: the features outside of it are added to the fit
 LARGEST_NUMBER = 10_000  # largest accepted number of factors; catches typing errors
 
 
@@ -326,15 +330,27 @@ class Reading(WordOptions):
 
     def filtered(self, table: CountTable) -> Filtered:
         """Leave out what is to be left out."""
-        mask = None
-        if self.mask_var is not None:
-            mask = self._of_features(table, "--mask-var", self.mask_var)
-            if mask.dtype != bool:
-                raise BadFileError(
-                    f"--mask-var: {self.mask_var!r} must be true or false for each feature, got {mask[0]!r}"
-                )
         how: Any = {name: getattr(self, name) for name in ("min_samples", "min_counts", "min_features")}
+        left = filter_table(table, **how)
+        if self.mask_var is None or self.mask_var.endswith(ALL):
+            return left
+        mask = np.isin(np.arange(table.shape[1]), left.kept_features[self.chosen(left)])
         return filter_table(table, mask_var=mask, **how)
+
+    def chosen(self, left: Filtered) -> NDArray[np.intp]:
+        """Return which of the features that the other filters left --mask-var chooses."""
+        name = (self.mask_var or "").removesuffix(ALL)
+        if variable := VARIABLE.fullmatch(name):
+            return variable_features(left.table.counts, int(variable[1]))
+        mask = self._of_features(left.table, "--mask-var", name)
+        if mask.dtype != bool:
+            raise BadFileError(
+                f"--mask-var: {name!r} must be true or false for each feature, got {mask[0]!r}"
+            )
+        chosen = np.flatnonzero(mask[left.kept_features])
+        if not len(chosen):
+            raise BadFileError(f"--mask-var: {name!r} is true for none of the features; choose another")
+        return chosen
 
 
 def read_filtered(path: Path, reading: Reading, screen: Screen) -> Filtered:

@@ -4,6 +4,7 @@ run.json              what was asked and of what: command, versions, data, filte
 models/c=1.npz        `Fit.save`, one for each c
 loadings_c=1.csv      samples x factors
 factors_c=1.csv       features x factors
+features.csv          which features were fitted, where others were added afterwards
 samples.csv           names, size factors and labels of the samples
 sweep.csv             measures of the fits, one line for each c
 report.html           the same to be looked at
@@ -145,7 +146,9 @@ def write_rows(
 # ---------- a run written to its folder, fit by fit: what is written once stays
 
 # what a run leaves in its folder
-PARTS = re.compile(r"run\.json|models|samples\.csv|sweep\.csv|report\.html|(loadings|factors)_c=[^/]+\.csv")
+PARTS = re.compile(
+    r"run\.json|models|(samples|features|sweep)\.csv|report\.html|(loadings|factors)_c=[^/]+\.csv"
+)
 
 
 @contextmanager
@@ -218,6 +221,9 @@ class RunWriter:
                 self._save(new)
         for name, fit in new.items():
             write_factor_tables(self.path, name, fit, samples, features)
+            if fit.fitted_features is not None:
+                columns = {"feature": features, "fitted": fit.fitted_features}
+                write_columns(self.path / "features.csv", columns)
         if len(self.fits) > 1:
             columns = {name: [row[name] for row in self.measures] for name in self.measures[0]}
             write_columns(self.path / "sweep.csv", {**columns, "c": [c_name(fit.c) for fit in self.fits]})

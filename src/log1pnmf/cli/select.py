@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -133,7 +134,8 @@ def select(
             "(-c 1 -c inf), or --noise poisson,nb"
         )
     with writing_selection(output, force=force, resume=resume) as folder:
-        table = read_filtered(file, reading, screen).table
+        mask = None if reading.mask_var is None else reading.mask_var.removesuffix(common.ALL)
+        table = read_filtered(file, replace(reading, mask_var=mask), screen).table
         if batch is not None:
             table.labels(batch)
         record = {

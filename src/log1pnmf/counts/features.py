@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -15,6 +16,7 @@ from .counts import Counts
 
 MOST_LISTED = 10
 ENOUGH_COUNTS, LEAST_DISPERSION = 20.0, 1e-3
+VARIABLE = re.compile(r"variable:([1-9]\d*)")  # so many variable features, as users name them
 
 
 def align_features(counts: Counts, fitted: NDArray[np.object_] | None, n_features: int) -> Counts:

@@ -158,13 +158,13 @@ def to_anndata(table: CountTable) -> Any:
     """Return an AnnData object of a table: counts in X, labels in obs."""
     n, m = table.shape
     names = numbered(table.sample_names, n), numbered(table.feature_names, m)
-    adata = _annotated(*names, sample_labels(table))
+    adata = annotated(*names, sample_labels(table))
     matrix = table.counts.to_scipy()
     adata.X = sparse.csr_matrix((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
     return adata
 
 
-def _annotated(samples: list[str], features: list[str], columns: Mapping[str, np.ndarray]) -> Any:
+def annotated(samples: list[str], features: list[str], columns: Mapping[str, np.ndarray]) -> Any:
     """Return AnnData with names and labels, but without X."""
     anndata = require("anndata", purpose="writing AnnData files")
     pandas = require("pandas", purpose="writing AnnData files")
@@ -380,7 +380,7 @@ def write_chunks(
     n, m = shape
     with building(path, force=force) as temporary, _created_store(temporary) as store:
         names = numbered(sample_names, n), numbered(feature_names, m)
-        _write_annotated(store, _annotated(*names, sample_columns or {}))
+        _write_annotated(store, annotated(*names, sample_columns or {}))
         return _append(store.require_group("X"), chunks, shape)
 
 

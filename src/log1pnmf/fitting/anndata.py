@@ -30,6 +30,15 @@ def is_annotated(source: object) -> bool:
     return all(hasattr(source, slot) for slot in ("obsm", "varm", "uns"))
 
 
+def advice_for(source: object) -> str | None:
+    """Return what to pass instead of MuData or ``adata.raw``; None for anything else."""
+    if hasattr(source, "mod"):
+        return f"pass one of its modalities, such as mdata[{next(iter(source.mod), 'rna')!r}]"
+    if type(source).__name__ == "Raw":
+        return "pass adata itself, with layer='raw' where a tool takes counts"
+    return None
+
+
 def column_of(adata: Any, where: str, name: str, argument: str) -> Any:
     """Return the column of ``adata.obs`` or ``adata.var`` that an argument names."""
     table = getattr(adata, where)
@@ -127,6 +136,8 @@ def fitted_samples(
 
 def stored(adata: Any, slot: str, key: str) -> Any:
     """Return a part of a fit in one of the slots of an AnnData object."""
+    if (advice := advice_for(adata)) is not None:
+        raise TypeError(f"adata must be an AnnData object, got {type(adata).__name__}; {advice}")
     there = getattr(adata, slot)
     if key not in there:
         known = ", ".join(map(repr, there)) or "none"
@@ -142,6 +153,8 @@ def _about(adata: Any, keys: Keys) -> Mapping[str, Any]:
     about, *_ = (stored(adata, slot, getattr(keys, slot)) for slot in ("uns", "obsm", "varm"))
     if not isinstance(about, Mapping) or "loadings_digest" not in about:
         raise ValueError(f"adata.uns[{keys.uns!r}] was not written by log1pnmf.tl; fit again")
+    if hasattr(about.get("size_factors"), "compute"):
+        raise ValueError("adata was read lazily, with its fit still in the file; pass adata.to_memory()")
     return about
 
 
@@ -223,7 +236,8 @@ def as_fit(source: Any, *, key: str | None = None) -> Fit:
     fit = getattr(source, "fit_", None)
     if not isinstance(fit, Fit):
         raise TypeError(
-            f"expected a Fit, a fitted Log1pNMF, an AnnData or a file with a fit, got {type(source).__name__}"
+            "expected a Fit, a fitted Log1pNMF, an AnnData or a file with a fit, got "
+            f"{type(source).__name__}; {advice_for(source) or 'fit one first'}"
         )
     return fit
 

@@ -277,7 +277,7 @@ def check_fit(fit: Any) -> None:
     if fit.dispersion is not None:
         check_numbers("dispersion", fit.dispersion, (m,))
     lengths = {"sample_names": n, "feature_names": m, "given_factor_names": k, "factor_kinds": k}
-    for what, length in lengths.items():
+    for what, length in {**lengths, "fitted_features": m}.items():
         names = getattr(fit, what)
         if names is not None and names.shape != (length,):
             raise ValueError(f"{what} must be {length}, got shape {names.shape}")
@@ -288,13 +288,14 @@ def check_fit(fit: Any) -> None:
     History.check(fit.history)
     own, asked = fit.settings, fit.asked
     noise = "poisson" if fit.dispersion is None else "nb"
-    shape = (data.n_samples if fit.whole else n, data.n_features)
+    shape, fitted = (data.n_samples if fit.whole else n, data.n_features), fit.fitted_features
     for what, fits in (
         ("settings", own.noise == noise and asked.noise in ("auto", noise)),
         ("data", 0.0 < data.total < math.inf and shape == (n, m)),
         ("batches", batches is None or (len(batches.labels), batches.effects.shape[1]) == (n, m)),
         ("settings", own.n_components == k and own.link == asked.link and own.likelihood != "auto"),
         ("asked", asked.n_components <= max(MOST_COMPONENTS, k)),
+        ("fitted_features", fitted is None or (fitted.dtype == bool and fitted.any())),
     ):
         if not fits:
             raise ValueError(f"{what} must go with the other parts, got {getattr(fit, what)!r:.300}")
@@ -458,6 +459,9 @@ class Fit:
         of new samples, while `data`, `stopped`, `objective` and `history` are of the fit itself.
     scale : {"max", "factor_max", "factor_sum", "none"}
         Scale of loadings and factors, see `normalized`.
+    fitted_features : ndarray of bool, shape (m,), optional
+        Features that were fitted, where others were added given the loadings (`log1pnmf.extend_features`);
+        None if all were. Loadings of new samples depend on the fitted ones only.
 
     Examples
     --------
@@ -493,6 +497,7 @@ class Fit:
     mask: NDArray[np.bool_] | None = None
     whole: bool = True
     scale: str = "max"
+    fitted_features: NDArray[np.bool_] | None = None
 
     def __repr__(self) -> str:
         n, m = len(self.loadings), len(self.factors)

@@ -10,13 +10,14 @@ import numpy as np
 from log1pnmf._common.checks import convergence_warning, warn
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import select_features, shared_features
-from log1pnmf.engines.registry import make_engine
+from log1pnmf.engines.registry import as_counts, make_engine
 from log1pnmf.model.batch_effects import mean_sums
 from log1pnmf.model.batches import balanced_effects
 from log1pnmf.model.dispersion import FIRST_DISPERSION, update_dispersions
 from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import Array, Problem
 
+from .anndata import as_fit
 from .fit import DataFacts, Fit, or_one
 from .solver import solve_side
 
@@ -25,22 +26,46 @@ ROUNDS = 4
 TOLERANCE = 1e-9
 
 
-def extend_features(fit: Fit, counts: Counts, n_jobs: int | None = None) -> Fit:
-    """Return a fit with all features of `counts`: those it has as they are, others given its loadings."""
+def extend_features(fit: Any, counts: Any, *, features: Any = None, n_jobs: int | None = None) -> Fit:
+    """Add the factors of all features to a fit of some of them, as `log1pnmf.tl.extend_features`.
+
+    Parameters
+    ----------
+    fit : Fit, Log1pNMF, AnnData, str or PathLike
+        A fit, see `log1pnmf.as_fit`.
+    counts : array, sparse matrix, data frame or Counts
+        Counts of all features of the samples of the fit.
+    features : array of bool or int, optional
+        Which features of `counts` were fitted; by default those with the names of the fit.
+    n_jobs : int, optional
+        Number of threads.
+
+    Returns
+    -------
+    Fit
+        Of all features of `counts`; `fitted_features` marks those that were fitted.
+    """
+    fit, counts = as_fit(fit), as_counts(counts)
     if counts.n_samples != len(fit.loadings):
         raise ValueError(
             f"counts must be of the {len(fit.loadings)} samples of the fit, got {counts.n_samples}"
         )
     if set(fit.kinds) & {"factors", "mask"}:
         raise ValueError("features cannot be added to a fit with fixed_factors or a mask; fit all features")
-    if fit.feature_names is None or counts.feature_names is None:
-        raise ValueError("features are matched by name, and the fit or the counts have no names; name them")
-    here, fitted = shared_features(list(counts.feature_names), list(fit.feature_names))
+    if features is not None:
+        here, fitted = np.arange(counts.n_features)[features], np.arange(len(fit.factors))
+        if len(np.unique(here)) != len(fitted) or len(here) != len(fitted):
+            raise ValueError(f"features must be the {len(fitted)} of the fit, each once, got {len(here)}")
+    elif fit.feature_names is None or counts.feature_names is None:
+        raise ValueError("the fit or the counts have no names of features; pass features, where they are")
+    else:
+        here, fitted = shared_features(list(counts.feature_names), list(fit.feature_names))
     if len(fitted) < len(fit.factors):
         raise ValueError(f"{len(fit.factors) - len(fitted):,} features of the fit are not in the counts")
     added = np.setdiff1d(np.arange(counts.n_features), here)
     if not len(added):
         return fit
+    known = np.ones(len(fitted)) if fit.fitted_features is None else fit.fitted_features
     problem, factors = _solved(fit, select_features(counts, added), n_jobs)
 
     def joined(old: Any, new: Any) -> Any:
@@ -57,7 +82,8 @@ def extend_features(fit: Fit, counts: Counts, n_jobs: int | None = None) -> Fit:
         else joined(fit.dispersion, problem.noise.dispersion),
         batches=fit.batches
         and replace(fit.batches, effects=joined(fit.batches.effects, problem.batches.effects), known={}),
-        feature_names=np.asarray(counts.feature_names, dtype=object),
+        feature_names=counts.feature_names,
+        fitted_features=joined(known, 0.0) > 0.0,
         data=DataFacts.of(counts),
         certificate=None,
         approximate_log_likelihood=None,

@@ -92,6 +92,13 @@ def project(
     shared: bool = False,
 ) -> Projected:
     """Find the loadings of samples; the factors stay as they are."""
+    if fit.fitted_features is not None:  # those that were added do not decide about loadings
+        fitted = np.flatnonzero(fit.fitted_features)
+        if not shared or fit.feature_names is None or as_counts(X).feature_names is None:
+            X = select_features(counts_of(fit, X, same_samples=False), fitted)
+        given: Any = {"batch": batch, "engine": engine, "n_jobs": n_jobs, "fixed_loadings": fixed_loadings}
+        part = project(of_features(fit, fitted), X, size_factors, prior=prior, shared=shared, **given)
+        return replace(part, features=fitted[part.features])
     source = source_of(X)
     if prior != "auto":
         check_number("prior", prior)
@@ -479,7 +486,7 @@ def of_features(fit: Fit, features: NDArray[np.intp]) -> Fit:
     """Return a fit with some of its features only."""
     if len(features) == len(fit.factors):
         return fit
-    own = fit.rates.of_features(features)
+    own, fitted = fit.rates.of_features(features), fit.fitted_features
     total = fit.data.total * observed_part(fit, features)
     return replace(
         fit,
@@ -489,4 +496,5 @@ def of_features(fit: Fit, features: NDArray[np.intp]) -> Fit:
         data=replace(fit.data, n_features=len(features), total=total),
         feature_names=None if fit.feature_names is None else fit.feature_names[features],
         mask=None if fit.mask is None else fit.mask[features],
+        fitted_features=None if fitted is None or fitted[features].all() else fitted[features],
     )

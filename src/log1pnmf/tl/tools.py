@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +24,9 @@ from log1pnmf.analysis.stability import sweep as sweep_counts
 from log1pnmf.analysis.usage import usage as compare_groups
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts, holds_counts
-from log1pnmf.counts.features import find_features, shared_features, variable_features
-from log1pnmf.fitting.anndata import as_fit, column_of, fit_from, is_annotated, symbols_of, uns_of
+from log1pnmf.counts.features import VARIABLE, find_features, shared_features, variable_features
+from log1pnmf.counts.write import annotated, numbered
+from log1pnmf.fitting.anndata import advice_for, as_fit, column_of, fit_from, is_annotated, symbols_of, uns_of
 from log1pnmf.fitting.fit import SWEEP, Fit, Keys, sample_shares, sweep_key
 from log1pnmf.fitting.fit_counts import FitParameters, checked, completed, fit_counts
 from log1pnmf.fitting.new_features import extend_features as extend_fit
@@ -282,6 +282,8 @@ def transform(
     """
     keys = Keys(key)
     fit = fit_from(ref, key, any_samples=True) if is_annotated(ref) else as_fit(ref)
+    if fit.fitted_features is not None:
+        fit = of_features(fit, np.flatnonzero(fit.fitted_features))
     positions = np.arange(adata.n_vars)
     if fit.feature_names is not None:
         names = symbols_of(adata, gene_symbols, None) or adata.var_names.tolist()
@@ -329,8 +331,8 @@ def extend_features(
     adata : AnnData
         Data with a fit by `log1p_nmf`.
     key_added : str, optional
-        Name of the fit of all features; by default that of the fit with "_all". The fit itself stays, and
-        `transform` with its name uses the features that were fitted.
+        Name of the fit of all features; by default that of the fit with "_all". The fit itself stays;
+        `transform` with either uses the fitted features: ``uns[...]["fitted_features"]``, True or False.
     layer : str, optional
         Layer with the counts; by default that of the fit.
 
@@ -346,13 +348,36 @@ def extend_features(
     True
     """
     fit, keys = fit_from(adata, key), Keys(key_added or f"{Keys(key).uns}_all")
-    if layer is None:
-        stored = str(adata.uns[Keys(key).uns]["layer"])
-        layer = None if stored == "X" and holds_counts(adata.X) else stored
-    chosen = read_counts(adata, layer, np.arange(adata.n_vars))
-    extended = extend_fit(fit, chosen.counts, n_jobs)
+    chosen = read_counts(adata, layer_of_fit(adata, key, layer), np.arange(adata.n_vars))
+    extended = extend_fit(fit, chosen.counts, n_jobs=n_jobs)
     logger.info(extended.messages[0])
     write_fit(adata, keys, extended, chosen)
+
+
+def programs(source: Any, *, key: str | None = None) -> Any:
+    """Return the factors of a fit as gene programmes, in the layout that evaluation pipelines read.
+
+    Parameters
+    ----------
+    source : AnnData, Fit, Log1pNMF, str or PathLike
+        The fit, see `log1pnmf.as_fit`; `obs` of AnnData is copied.
+    key : str, optional
+        Name of the fit in AnnData, if `key_added` was given.
+
+    Returns
+    -------
+    AnnData
+        Samples x programmes: loadings in X, names of factors in `var_names`, factors (programmes x features)
+        in ``varm["loadings"]``, names of features in ``uns["var_names"]``. Pipelines that read MuData take
+        ``mudata.MuData({"rna": adata, "prog": programs(adata)})``.
+    """
+    fit = as_fit(source, key=key)
+    found = annotated(numbered(fit.sample_names, len(fit.loadings)), fit.factor_names, {})
+    found.X, found.varm["loadings"] = fit.loadings.copy(), fit.factors.T.copy()
+    found.uns["var_names"] = fit.feature_labels.copy()
+    if is_annotated(source):
+        found.obs = source.obs.copy()
+    return found
 
 
 @tool
@@ -383,12 +408,14 @@ def rename_factors(adata: AnnData, names: Any, *, key: str | None = None, copy: 
     fit = fit_from(adata, key, any_samples=True)
     new = fit.renamed(names).factor_names
     changed = dict(zip(fit.factor_names, new, strict=True))
-    adata.uns[keys.uns]["factor_names"] = np.array(new, dtype=object)
-    for place in (keys.markers, keys.usage, keys.evidence):
-        if place in adata.uns:
-            about = adata.uns[place]
+    for place in (keys.uns, keys.markers, keys.usage, keys.evidence):
+        if place in adata.uns:  # objects that were concatenated share what is in it: a new one
+            about = dict(adata.uns[place])
             about["factor_names"] = np.array([changed[str(k)] for k in about["factor_names"]], dtype=object)
-            about["table"]["factor"] = [changed[str(k)] for k in about["table"]["factor"]]
+            if "table" in about:
+                factors = [changed[str(k)] for k in about["table"]["factor"]]
+                about["table"] = about["table"].assign(factor=factors)
+            adata.uns[place] = about
     columns = adata.uns[keys.uns].get(OBS_COLUMNS)
     if columns is not None:
         after = [keys.obs_column(name) for name in new]
@@ -631,7 +658,6 @@ def known_loadings(adata: Any, given: Any) -> Any:
 
 RAW, X = "raw", "X"  # names of ``adata.raw`` and ``adata.X`` as layers
 COUNTS_LAYER = "counts"  # where scanpy users keep the raw counts when X is something else
-VARIABLE = re.compile(r"variable:[1-9]\d*")  # so many variable features, as `mask_var`
 BLOCK_ENTRIES = 1 << 24  # of a matrix in a file, read at a time
 
 
@@ -659,10 +685,8 @@ def target(adata: Any, copy: bool) -> Any:
     if not isinstance(adata, anndata.AnnData):
         if isinstance(adata, str | os.PathLike):
             advice = "read the file first, with anndata.read_h5ad(path)"
-        elif hasattr(adata, "mod"):  # MuData
-            advice = f"pass one of its modalities, such as mdata[{next(iter(adata.mod), 'rna')!r}]"
         else:
-            advice = "for matrices use log1pnmf.Log1pNMF"
+            advice = advice_for(adata) or "for matrices use log1pnmf.Log1pNMF"
         raise TypeError(f"adata must be an AnnData object, got {type(adata).__name__}; {advice}")
     if copy:
         return adata.to_memory() if adata.isbacked else adata.copy()
@@ -673,6 +697,9 @@ def target(adata: Any, copy: bool) -> Any:
                 "adata.to_memory(), or copy=True"
             )
         logger.warning("adata is a view: it is copied, and the copy gets the results")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", anndata.ImplicitModificationWarning)
+            adata.obs = adata.obs
     return adata
 
 
@@ -681,10 +708,10 @@ def chosen_features(adata: Any, mask_var: Any, layer: str | None = None) -> NDAr
     if mask_var is None:
         return np.arange(adata.n_vars)
     what = "mask_var"
-    if isinstance(mask_var, str) and mask_var not in adata.var and VARIABLE.fullmatch(mask_var):
-        counts = read_counts(adata, layer, np.arange(adata.n_vars)).counts
-        return variable_features(counts, int(mask_var.partition(":")[2]))
     if isinstance(mask_var, str):
+        if mask_var not in adata.var and (variable := VARIABLE.fullmatch(mask_var)):
+            counts = read_counts(adata, layer, np.arange(adata.n_vars)).counts
+            return variable_features(counts, int(variable[1]))
         what = f"adata.var[{mask_var!r}]"
         mask_var = column_of(adata, "var", mask_var, "mask_var")
     mask = np.asarray(mask_var)
@@ -725,11 +752,15 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> C
     return ChosenCounts(replace(counts, feature_names=names), positions, None if layer == X else layer)
 
 
+def layer_of_fit(adata: Any, key: str | None, layer: str | None) -> str | None:
+    """Return the layer with the counts of a fit, unless another is given."""
+    stored = str(adata.uns[Keys(key).uns]["layer"])
+    return layer if layer is not None or (stored == X and COUNTS_LAYER in adata.layers) else stored
+
+
 def counts_of_fit(adata: Any, fit: Fit, key: str | None, layer: str | None) -> Counts:
     """Return the counts of the features of a fit, from its own layer unless another is given."""
-    stored = str(adata.uns[Keys(key).uns]["layer"])
-    if layer is None and not (stored == X and COUNTS_LAYER in adata.layers):
-        layer = stored
+    layer = layer_of_fit(adata, key, layer)
     return read_counts(adata, layer, find_features(adata.var_names, fit.feature_labels.tolist())).counts
 
 
@@ -774,10 +805,7 @@ OBS_COLUMNS = "obs_columns"  # in `uns` of a fit: the columns of `obs` with its 
 
 def write_fit(adata: Any, keys: Keys, fit: Fit, chosen: ChosenCounts) -> None:
     """Write a fit; features that were left out have zero factors, and no dispersion."""
-    anndata = require("anndata", purpose="log1pnmf.tl")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", anndata.ImplicitModificationWarning)  # a view becomes a copy
-        adata.obsm[keys.obsm] = fit.loadings.copy()
+    adata.obsm[keys.obsm] = fit.loadings.copy()
     adata.obsm[keys.shares] = sample_shares(fit.loadings, fit.factors)
     of_features = (
         (adata.varm, keys.varm, fit.factors, 0.0),
