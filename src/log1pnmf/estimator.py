@@ -447,10 +447,10 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         options.setdefault("n_jobs", self.n_jobs)
         return write_report(path, self.fit_, **options)
 
-    def top_features(self, n_top: int = 10, *, feature_names: Any = None) -> Any:
-        """List `n_top` features (by `feature_names`) that tell each factor from the others, as a frame."""
+    def top_features(self, n_top: int = 10, *, by: str = "score", feature_names: Any = None) -> Any:
+        """List `n_top` features (`feature_names`) of each factor, ranked `by` a column, as a frame."""
         check_is_fitted(self)
-        return top_features(self.fit_, n_top, feature_names=feature_names)
+        return top_features(self.fit_, n_top, by=by, feature_names=feature_names)
 
     def markers(self, X: Any, **options: Any) -> Markers:
         """Test which features of X rise with each factor; options as in `log1pnmf.analysis.markers`."""

@@ -13,16 +13,15 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, c_name, or_one
 from log1pnmf.fitting.new_samples import counts_of
-from log1pnmf.fitting.ranking import ranking_of
+from log1pnmf.fitting.ranking import ORDERS, ranking_of
 
 Array = NDArray[np.float64]
 
-BY = ("ranking", "weight")
 EPSILON = 1e-12  # added to the share of documents with both words, which may be zero, as in gensim
 
 
 def coherence(
-    source: Any, counts: Any, n_top: int = 10, *, by: str = "ranking", key: str | None = None
+    source: Any, counts: Any, n_top: int = 10, *, by: str = "score", key: str | None = None
 ) -> Array:
     """NPMI coherence of each factor: how often its top features occur in the same samples.
 
@@ -39,9 +38,8 @@ def coherence(
         Documents in which words are counted: those of the fit or, better, others with the same features.
     n_top : int
         Number of top features of each factor, at least 2.
-    by : {"ranking", "weight"}
-        Which features come first: those that distinguish the factor from the others, as in all lists of this
-        package, or those with the largest weight, as in most papers on topic models.
+    by : {"score", "log2_fold_change", "weight"}
+        Which features come first, as in `top_features`; "weight" is usual in papers on topic models.
     key : str, optional
         Name of the fit in an AnnData.
 
@@ -67,7 +65,7 @@ def coherence(
     return np.array([npmi(found, first) for first in firsts])
 
 
-def exclusivity(source: Any, n_top: int = 10, *, by: str = "ranking", key: str | None = None) -> Array:
+def exclusivity(source: Any, n_top: int = 10, *, by: str = "score", key: str | None = None) -> Array:
     """Share of the top features of each factor that belongs to that factor alone.
 
     The weights of every factor are divided by their sum. The share of a feature that belongs to one factor is
@@ -80,7 +78,7 @@ def exclusivity(source: Any, n_top: int = 10, *, by: str = "ranking", key: str |
     source : Fit, or anything that `log1pnmf.as_fit` takes
     n_top : int
         Number of top features of each factor, at least 2.
-    by : {"ranking", "weight"}
+    by : {"score", "log2_fold_change", "weight"}
         As in `coherence`.
     key : str, optional
         Name of the fit in an AnnData.
@@ -105,13 +103,10 @@ def exclusivity(source: Any, n_top: int = 10, *, by: str = "ranking", key: str |
 
 def _first_features(source: Any, n_top: int, by: str, key: str | None) -> tuple[Fit, list[NDArray[np.intp]]]:
     check_whole("n_top", n_top, least=2)
-    check_choice("by", by, BY)
+    check_choice("by", by, ORDERS)
     fit = as_fit(source, key=key)
-    if by == "ranking":
-        ranking = ranking_of(fit)
-        return fit, [ranking.top(k, n_top) for k in range(fit.n_components)]
-    order = np.argsort(-fit.factors, axis=0, kind="stable")[:n_top]
-    return fit, [order[fit.factors[order[:, k], k] > 0.0, k] for k in range(fit.n_components)]
+    ranking = ranking_of(fit)
+    return fit, [ranking.top(k, n_top, by) for k in range(fit.n_components)]
 
 
 def npmi(counts: Counts, features: NDArray[np.intp]) -> float:
@@ -155,6 +150,22 @@ class TopicModel:
     words: Array
     sizes: Array
     word_names: NDArray[np.object_] | None = None
+
+    def to_pyldavis(self) -> dict[str, Any]:
+        """Return the arguments of pyLDAvis: ``pyLDAvis.prepare(**model.to_pyldavis())``.
+
+        Documents without any word are left out. Frequencies of words are those that the model expects; at the
+        maximum of the likelihood, those of the counts.
+        """
+        numbers = np.arange(self.words.shape[1]).astype(str)
+        held = self.sizes > 0.0
+        return {
+            "topic_term_dists": self.words,
+            "doc_topic_dists": self.proportions[held],
+            "doc_lengths": self.sizes[held],
+            "vocab": (numbers if self.word_names is None else self.word_names).tolist(),
+            "term_frequency": (self.sizes @ self.proportions) @ self.words,
+        }
 
 
 def topic_model(fit: Any) -> TopicModel:
