@@ -142,28 +142,25 @@ class TopicModel:
         Probability of every word in every topic; rows sum to 1.
     sizes : ndarray of shape (n_documents,)
         Expected total count of every document; at the maximum of the likelihood, its total count.
-    word_names : ndarray of str or None
-        Names of the words.
+    word_names : ndarray of str
+        Names of the words, or their numbers.
     """
 
     proportions: Array
     words: Array
     sizes: Array
-    word_names: NDArray[np.object_] | None = None
+    word_names: NDArray[np.object_]
 
     def to_pyldavis(self) -> dict[str, Any]:
         """Return the arguments of pyLDAvis: ``pyLDAvis.prepare(**model.to_pyldavis())``.
 
-        Documents without any word are left out. Frequencies of words are those that the model expects; at the
-        maximum of the likelihood, those of the counts.
+        Frequencies of words are expected ones; at the maximum of the likelihood, those of the counts.
         """
-        numbers = np.arange(self.words.shape[1]).astype(str)
-        held = self.sizes > 0.0
         return {
             "topic_term_dists": self.words,
-            "doc_topic_dists": self.proportions[held],
-            "doc_lengths": self.sizes[held],
-            "vocab": (numbers if self.word_names is None else self.word_names).tolist(),
+            "doc_topic_dists": self.proportions,
+            "doc_lengths": self.sizes,
+            "vocab": self.word_names.tolist(),
             "term_frequency": (self.sizes @ self.proportions) @ self.words,
         }
 
@@ -192,7 +189,7 @@ def topic_model(fit: Any) -> TopicModel:
         proportions=_rows_to_one(mass),
         words=_rows_to_one(fit.factors.T),
         sizes=fit.size_factors * mass.sum(axis=1),
-        word_names=fit.feature_names,
+        word_names=fit.feature_labels,
     )
 
 
