@@ -43,6 +43,15 @@ def test_coherence_is_the_mean_over_pairs_by_hand(fit):
     np.testing.assert_array_equal(coherence(fit, np.minimum(TEXTS, 1), 3), coherence(fit, TEXTS, 3))
 
 
+def test_coherence_of_components_of_other_programs(fit):
+    components = np.array([[3.0, 2.0, 1.0, 0.0, 0.5], [0.0, 1.0, 2.0, 5.0, 3.0]])
+    expected = [npmi(3 / 6, 2 / 6, 2 / 6), npmi(2 / 6, 1 / 6, 1 / 6)]
+    assert coherence(components, TEXTS, 2) == pytest.approx(expected)
+    assert coherence(fit.factors.T, TEXTS, 3) == pytest.approx(coherence(fit, TEXTS, 3, by="weight"))
+    with pytest.raises(ValueError, match="features"):
+        coherence(components[:, :3], TEXTS)
+
+
 def test_words_that_never_meet_are_near_minus_one(fit):
     apart = np.eye(5)[[0, 1, 2, 3, 4]]
     assert coherence(fit, apart, 2, by="weight") == pytest.approx([npmi(0.2, 0.2, 0.0)] * 2)

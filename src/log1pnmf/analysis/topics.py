@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice, check_whole
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.features import align_features
+from log1pnmf.engines.registry import as_counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, c_name, or_one
 from log1pnmf.fitting.new_samples import counts_of
@@ -29,11 +31,12 @@ def coherence(
     that contains both. The NPMI of the two words is ``log((p_ij + eps) / (p_i p_j)) / -log(p_ij + eps)``,
     with ``eps = 1e-12``: 1 if they always occur together, 0 if they are independent, near -1 if they never
     do. The coherence of a topic is the mean over all pairs of its first `n_top` words: gensim's "c_npmi" with
-    whole documents as windows.
+    whole documents as windows (Röder, Both and Hinneburg 2015).
 
     Parameters
     ----------
-    source : Fit, or anything that `log1pnmf.as_fit` takes
+    source : Fit, anything that `log1pnmf.as_fit` takes, or array of shape (K, features)
+        Arrays are `components_` of other programs, such as LDA; their features are ranked by weight.
     counts : array, sparse matrix or data frame of shape (documents, features)
         Documents in which words are counted: those of the fit or, better, others with the same features.
     n_top : int
@@ -48,11 +51,6 @@ def coherence(
     ndarray of shape (K,)
         NaN for factors with fewer than two features that occur.
 
-    References
-    ----------
-    Bouma G (2009), Normalized (pointwise) mutual information in collocation extraction. Röder M, Both A,
-    Hinneburg A (2015), Exploring the space of topic coherence measures.
-
     Examples
     --------
     >>> from log1pnmf import Log1pNMF
@@ -60,6 +58,11 @@ def coherence(
     >>> coherence(Log1pNMF(2, c=float("inf")).fit(counts), counts, 2).round(6)
     array([1., 1.])
     """
+    if isinstance(source, np.ndarray):
+        check_whole("n_top", n_top, least=2)
+        found = align_features(as_counts(counts), None, source.shape[1])
+        orders = [np.argsort(-weights, kind="stable")[: np.sum(weights > 0.0)] for weights in source]
+        return np.array([npmi(found, order[:n_top]) for order in orders])
     fit, firsts = _first_features(source, n_top, by, key)
     found = counts_of(fit, counts, same_samples=False)
     return np.array([npmi(found, first) for first in firsts])
@@ -166,17 +169,11 @@ class TopicModel:
 
 
 def topic_model(fit: Any) -> TopicModel:
-    """Convert a fit at ``c = inf`` to a topic model.
+    """Convert a fit at ``c = inf``, where parts add up, to a topic model; other fits are refused.
 
     Parameters
     ----------
-    fit : Fit, Log1pNMF, AnnData or a file that `save` wrote
-        The fit.
-
-    Raises
-    ------
-    ValueError
-        At finite `c`, where parts do not add up.
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
     """
     fit = as_fit(fit)
     if not fit.link.is_identity:
