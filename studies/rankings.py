@@ -163,7 +163,7 @@ RANKINGS: dict[str, Scores] = {
     "fold change to the best of the others, lower end": best_of_others,
     "fold change to the best in its place, lower end": swapped,
     "fold change to the other factors in its place": lambda fit: ranking_of(fit).log2_fold_change,
-    "**fold change to the other factors in its place, lower end**": lambda fit: ranking_of(fit).lower,
+    "**fold change to the other factors in its place, lower end**": lambda fit: ranking_of(fit).score,
 }
 
 

@@ -31,6 +31,7 @@ from log1pnmf.fitting.callbacks import Callback
 from log1pnmf.fitting.fit import Certificate, Fit
 from log1pnmf.fitting.fit_counts import checked, fit_counts
 from log1pnmf.fitting.new_samples import of_features, project, score
+from log1pnmf.fitting.ranking import Order
 from log1pnmf.fitting.settings import GIVEN, InitKind, LikelihoodKind, NoiseKind
 from log1pnmf.fitting.summary import summarize
 from log1pnmf.model.dispersion import DispersionKind
@@ -480,15 +481,15 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         options.setdefault("n_jobs", self.n_jobs)
         return write_report(path, self.fit_, **options)
 
-    def top_features(self, n_top: int = 10, *, feature_names: Any = None) -> DataFrame:
-        """List `n_top` features (by `feature_names`) that tell each factor from the others, as a frame.
+    def top_features(self, n_top: int = 10, *, by: Order = "score", feature_names: Any = None) -> DataFrame:
+        """List `n_top` features (`feature_names`) of each factor, ranked `by` a column, as a frame.
 
         >>> model = Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
         >>> model.top_features(1, feature_names=["a", "b", "c"])["feature"].tolist()
         ['a', 'b']
         """
         check_is_fitted(self)
-        return top_features(self.fit_, n_top, feature_names=feature_names)
+        return top_features(self.fit_, n_top, by=by, feature_names=feature_names)
 
     def markers(self, X: Any, **options: Any) -> Markers:
         """Test which features of X rise with each factor; options as in `log1pnmf.analysis.markers`.

@@ -84,7 +84,7 @@ def _read_outs(fit: Fit, data: Any, jobs: int | None) -> list[dict[str, Any]]:
     ways = {
         "weight in the factor (the paper's order)": fit.factors,
         "effect, lower end of its 95% interval": tests.lower,
-        "fold change, the order of all lists": ranking_of(fit).lower,
+        "fold change, the order of all lists": ranking_of(fit).score,
         "effect over its standard error": tests.effect / tests.error,
     }
     rows = []

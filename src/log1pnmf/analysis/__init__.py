@@ -5,7 +5,7 @@ from .diagnostics import Diagnostics, diagnose, loading_errors
 from .evidence import Evidence, evidence
 from .grid import Setting
 from .heldout import heldout_log_likelihood, heldout_score, perplexity
-from .markers import Markers, markers, top_features
+from .markers import Markers, markers, top_features, top_samples
 from .metrics import (
     FactorMatch,
     correlation_matrix,
@@ -68,6 +68,7 @@ __all__ = [
     "suggest_names",
     "sweep",
     "top_features",
+    "top_samples",
     "topic_model",
     "usage",
 ]

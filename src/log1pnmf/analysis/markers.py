@@ -24,10 +24,10 @@ from log1pnmf._common.checks import (
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import split_counts
 from log1pnmf.fitting.anndata import as_fit, fit_and_counts, is_annotated
-from log1pnmf.fitting.fit import Fit, Keys, c_label, factor_number
+from log1pnmf.fitting.fit import Fit, Keys, c_label, factor_number, sample_shares
 from log1pnmf.fitting.fit_counts import fit_again
 from log1pnmf.fitting.new_samples import project
-from log1pnmf.fitting.ranking import ranking_of
+from log1pnmf.fitting.ranking import ORDERS, Order, ranking_of
 from log1pnmf.fitting.settings import GIVEN
 from log1pnmf.model.problem import Problem
 
@@ -47,6 +47,7 @@ REST = {"log2_fold_change": -np.inf, "score": -np.inf, "p": 1.0, "adjusted_p": 1
 
 OF_FACTORS = ("reliability", "determined", "unmoved")  # one number per factor
 
+OTHER_COUNTS = 4.0  # of other factors, added to each sample where typical ones are listed
 LEVEL = 0.05  # largest adjusted p-value of features that rise significantly
 LEAST_RELIABLE = 0.5  # no markers are named of factors of less reliability
 HALF_ITERATIONS = 20  # of fits to half of the samples: enough to forget the other half
@@ -169,7 +170,7 @@ class Markers:
             self._order(k, by) if n_top is None else self.top_index(k, n_top, by=by, level=level)
             for k in range(len(self.factor_names))
         ]
-        columns, at = _listed(chosen, self.factor_names, self.feature_names)
+        columns, at = _listed(chosen, self.factor_names, feature=self.feature_names)
         return columns | {name: getattr(self, name)[at] for name in COLUMNS}
 
     def top(self, k: int | str, n_top: int = 10, *, by: By = "score", level: float = LEVEL) -> list[str]:
@@ -220,20 +221,19 @@ class Markers:
 
 
 def _listed(
-    chosen: Sequence[NDArray[np.intp]], factor_names: Sequence[str], feature_names: NDArray[np.object_]
+    chosen: Sequence[NDArray[np.intp]], factor_names: Sequence[str], **named: NDArray[np.object_]
 ) -> tuple[dict[str, Any], tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Return the first columns of a table of features chosen for every factor, and the place of each row."""
-    factor, feature = np.repeat(np.arange(len(chosen)), list(map(len, chosen))), np.concatenate(chosen)
+    """Return the first columns of a table of what was chosen for every factor, and the place of each row."""
+    factor, place = np.repeat(np.arange(len(chosen)), list(map(len, chosen))), np.concatenate(chosen)
     columns = {
         "factor": np.array(factor_names, dtype=object)[factor],
         "rank": np.concatenate([np.arange(1, len(part) + 1) for part in chosen]),
-        "feature": feature_names[feature],
     }
-    return columns, (feature, factor)
+    return columns | {what: names[place] for what, names in named.items()}, (place, factor)
 
 
 def top_features(
-    source: Any, n_top: int = 10, *, key: str | None = None, feature_names: Any = None
+    source: Any, n_top: int = 10, *, by: Order = "score", key: str | None = None, feature_names: Any = None
 ) -> DataFrame:
     """List the features that each factor raises most.
 
@@ -245,6 +245,9 @@ def top_features(
     source : Fit, or anything that `log1pnmf.as_fit` takes
     n_top : int
         Maximum number of features of each factor; only features that the factor raises are listed.
+    by : {"score", "log2_fold_change", "weight"}
+        Column that they are ranked by: "score" prefers what is much and certain, "log2_fold_change" what is
+        the factor's own, "weight" what is frequent.
     key : str, optional
         Name of the fit in an AnnData.
     feature_names : sequence of str, optional
@@ -254,7 +257,7 @@ def top_features(
     -------
     pandas.DataFrame
         One row per factor and feature: `factor`, `rank` (from 1), `feature`, `log2_fold_change`, `score` (the
-        lower end of its interval, by which they are ranked) and `weight` in the factor.
+        lower end of its interval) and `weight` in the factor.
 
     Examples
     --------
@@ -266,19 +269,54 @@ def top_features(
     (['factor', 'rank', 'feature', 'log2_fold_change', 'score', 'weight'], 6)
     """
     check_whole("n_top", n_top, least=1)
+    check_choice("by", by, ORDERS)
     pandas = require("pandas", purpose="a table of features")
     fit = as_fit(source, key=key).named(feature_names=feature_names)
     ranking = ranking_of(fit)
-    chosen = [ranking.top(k, n_top) for k in range(fit.n_components)]
-    columns, at = _listed(chosen, fit.factor_names, fit.feature_labels)
-    return pandas.DataFrame(
-        columns
-        | {
-            "log2_fold_change": ranking.log2_fold_change[at],
-            "score": ranking.lower[at],
-            "weight": fit.factors[at],
-        }
-    )
+    chosen = [ranking.top(k, n_top, by) for k in range(fit.n_components)]
+    columns, at = _listed(chosen, fit.factor_names, feature=fit.feature_labels)
+    values = {name: getattr(ranking, name)[at] for name in ("log2_fold_change", "score", "weight")}
+    return pandas.DataFrame(columns | values)
+
+
+def top_samples(source: Any, n_top: int = 5, *, key: str | None = None, sample_names: Any = None) -> Any:
+    """List the samples that are typical of each factor, such as the documents of a topic.
+
+    They are ranked by the share of their signal that the factor carries (`log1pnmf.shares`), after four
+    counts of other factors were added to each, so that samples with few counts do not come first.
+
+    Parameters
+    ----------
+    source : Fit, or anything that `log1pnmf.as_fit` takes
+    n_top : int
+        Maximum number of samples of each factor; only samples that have the factor are listed.
+    key : str, optional
+        Name of the fit in an AnnData.
+    sample_names : sequence of str, optional
+        Names of the samples; by default those of the fit, or their numbers.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per factor and sample: `factor`, `rank` (from 1), `sample`, `share` and `loading`.
+
+    Examples
+    --------
+    >>> from log1pnmf import Log1pNMF
+    >>> model = Log1pNMF(2).fit([[1, 0], [9, 0], [0, 4], [5, 2]])
+    >>> top_samples(model, 2, sample_names=["short", "long", "other", "both"])["sample"].tolist()
+    ['long', 'both', 'other', 'both']
+    """
+    check_whole("n_top", n_top, least=1)
+    pandas = require("pandas", purpose="a table of samples")
+    fit = as_fit(source, key=key).named(sample_names=sample_names)
+    names = np.arange(len(fit.loadings)).astype(str) if fit.sample_names is None else fit.sample_names
+    share = sample_shares(fit.loadings, fit.factors)
+    totals = fit.data.mean_total * fit.size_factors / fit.size_factors.mean()
+    order = np.argsort(-share * (totals / (totals + OTHER_COUNTS))[:, None], axis=0, kind="stable")[:n_top]
+    chosen = [first[share[first, k] > 0.0] for k, first in enumerate(order.T)]
+    columns, at = _listed(chosen, fit.factor_names, sample=names)
+    return pandas.DataFrame(columns | {"share": share[at], "loading": fit.loadings[at]})
 
 
 def markers_in(source: Any, fit: Fit, n_top: int) -> Markers | None:
@@ -415,7 +453,7 @@ def markers(
     unknown = np.where(found.comparable, 0.0, np.nan)
     return Markers(
         log2_fold_change=ranking_of(whole, found.unmoved).log2_fold_change,
-        score=ranking_of(whole).lower,
+        score=ranking_of(whole).score,
         effect=alpha * found.effect,
         error=alpha * found.error,
         z=found.z,

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice, check_whole
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.features import align_features
+from log1pnmf.engines.registry import as_counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, c_name, or_one
 from log1pnmf.fitting.new_samples import counts_of
-from log1pnmf.fitting.ranking import ranking_of
+from log1pnmf.fitting.ranking import ORDERS, Order, ranking_of
 
 Array = NDArray[np.float64]
 
-By: TypeAlias = Literal["ranking", "weight"]
 EPSILON = 1e-12  # added to the share of documents with both words, which may be zero, as in gensim
 
 
 def coherence(
-    source: Any, counts: Any, n_top: int = 10, *, by: By = "ranking", key: str | None = None
+    source: Any, counts: Any, n_top: int = 10, *, by: Order = "score", key: str | None = None
 ) -> Array:
     """NPMI coherence of each factor: how often its top features occur in the same samples.
 
@@ -30,18 +31,18 @@ def coherence(
     that contains both. The NPMI of the two words is ``log((p_ij + eps) / (p_i p_j)) / -log(p_ij + eps)``,
     with ``eps = 1e-12``: 1 if they always occur together, 0 if they are independent, near -1 if they never
     do. The coherence of a topic is the mean over all pairs of its first `n_top` words: gensim's "c_npmi" with
-    whole documents as windows.
+    whole documents as windows (Röder, Both and Hinneburg 2015).
 
     Parameters
     ----------
-    source : Fit, or anything that `log1pnmf.as_fit` takes
+    source : Fit, anything that `log1pnmf.as_fit` takes, or array of shape (K, features)
+        Arrays are `components_` of other programs, such as LDA; their features are ranked by weight.
     counts : array, sparse matrix or data frame of shape (documents, features)
         Documents in which words are counted: those of the fit or, better, others with the same features.
     n_top : int
         Number of top features of each factor, at least 2.
-    by : {"ranking", "weight"}
-        Which features come first: those that distinguish the factor from the others, as in all lists of this
-        package, or those with the largest weight, as in most papers on topic models.
+    by : {"score", "log2_fold_change", "weight"}
+        Which features come first, as in `top_features`; "weight" is usual in papers on topic models.
     key : str, optional
         Name of the fit in an AnnData.
 
@@ -50,11 +51,6 @@ def coherence(
     ndarray of shape (K,)
         NaN for factors with fewer than two features that occur.
 
-    References
-    ----------
-    Bouma G (2009), Normalized (pointwise) mutual information in collocation extraction. Röder M, Both A,
-    Hinneburg A (2015), Exploring the space of topic coherence measures.
-
     Examples
     --------
     >>> from log1pnmf import Log1pNMF
@@ -62,12 +58,17 @@ def coherence(
     >>> coherence(Log1pNMF(2, c=float("inf")).fit(counts), counts, 2).round(6)
     array([1., 1.])
     """
+    if isinstance(source, np.ndarray):
+        check_whole("n_top", n_top, least=2)
+        found = align_features(as_counts(counts), None, source.shape[1])
+        orders = [np.argsort(-weights, kind="stable")[: np.sum(weights > 0.0)] for weights in source]
+        return np.array([npmi(found, order[:n_top]) for order in orders])
     fit, firsts = _first_features(source, n_top, by, key)
     found = counts_of(fit, counts, same_samples=False)
     return np.array([npmi(found, first) for first in firsts])
 
 
-def exclusivity(source: Any, n_top: int = 10, *, by: By = "ranking", key: str | None = None) -> Array:
+def exclusivity(source: Any, n_top: int = 10, *, by: Order = "score", key: str | None = None) -> Array:
     """Share of the top features of each factor that belongs to that factor alone.
 
     The weights of every factor are divided by their sum. The share of a feature that belongs to one factor is
@@ -80,7 +81,7 @@ def exclusivity(source: Any, n_top: int = 10, *, by: By = "ranking", key: str | 
     source : Fit, or anything that `log1pnmf.as_fit` takes
     n_top : int
         Number of top features of each factor, at least 2.
-    by : {"ranking", "weight"}
+    by : {"score", "log2_fold_change", "weight"}
         As in `coherence`.
     key : str, optional
         Name of the fit in an AnnData.
@@ -103,15 +104,14 @@ def exclusivity(source: Any, n_top: int = 10, *, by: By = "ranking", key: str | 
     return np.array([shares[first, k].mean() if len(first) else np.nan for k, first in enumerate(firsts)])
 
 
-def _first_features(source: Any, n_top: int, by: By, key: str | None) -> tuple[Fit, list[NDArray[np.intp]]]:
+def _first_features(
+    source: Any, n_top: int, by: Order, key: str | None
+) -> tuple[Fit, list[NDArray[np.intp]]]:
     check_whole("n_top", n_top, least=2)
-    check_choice("by", by, get_args(By))
+    check_choice("by", by, ORDERS)
     fit = as_fit(source, key=key)
-    if by == "ranking":
-        ranking = ranking_of(fit)
-        return fit, [ranking.top(k, n_top) for k in range(fit.n_components)]
-    order = np.argsort(-fit.factors, axis=0, kind="stable")[:n_top]
-    return fit, [order[fit.factors[order[:, k], k] > 0.0, k] for k in range(fit.n_components)]
+    ranking = ranking_of(fit)
+    return fit, [ranking.top(k, n_top, by) for k in range(fit.n_components)]
 
 
 def npmi(counts: Counts, features: NDArray[np.intp]) -> float:
@@ -147,28 +147,35 @@ class TopicModel:
         Probability of every word in every topic; rows sum to 1.
     sizes : ndarray of shape (n_documents,)
         Expected total count of every document; at the maximum of the likelihood, its total count.
-    word_names : ndarray of str or None
-        Names of the words.
+    word_names : ndarray of str
+        Names of the words, or their numbers.
     """
 
     proportions: Array
     words: Array
     sizes: Array
-    word_names: NDArray[np.object_] | None = None
+    word_names: NDArray[np.object_]
+
+    def to_pyldavis(self) -> dict[str, Any]:
+        """Return the arguments of pyLDAvis: ``pyLDAvis.prepare(**model.to_pyldavis())``.
+
+        Frequencies of words are expected ones; at the maximum of the likelihood, those of the counts.
+        """
+        return {
+            "topic_term_dists": self.words,
+            "doc_topic_dists": self.proportions,
+            "doc_lengths": self.sizes,
+            "vocab": self.word_names.tolist(),
+            "term_frequency": (self.sizes @ self.proportions) @ self.words,
+        }
 
 
 def topic_model(fit: Any) -> TopicModel:
-    """Convert a fit at ``c = inf`` to a topic model.
+    """Convert a fit at ``c = inf``, where parts add up, to a topic model; other fits are refused.
 
     Parameters
     ----------
-    fit : Fit, Log1pNMF, AnnData or a file that `save` wrote
-        The fit.
-
-    Raises
-    ------
-    ValueError
-        At finite `c`, where parts do not add up.
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
     """
     fit = as_fit(fit)
     if not fit.link.is_identity:
@@ -181,7 +188,7 @@ def topic_model(fit: Any) -> TopicModel:
         proportions=_rows_to_one(mass),
         words=_rows_to_one(fit.factors.T),
         sizes=fit.size_factors * mass.sum(axis=1),
-        word_names=fit.feature_names,
+        word_names=fit.feature_labels,
     )
 
 

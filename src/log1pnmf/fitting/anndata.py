@@ -203,9 +203,11 @@ def as_fit(source: Any, *, key: str | None = None) -> Fit:
 
     Parameters
     ----------
-    source : Fit, Log1pNMF, AnnData, str or PathLike
+    source : Fit, Log1pNMF, Pipeline, AnnData, str or PathLike
         A fit, a fitted estimator, AnnData with a fit by `log1pnmf.tl.log1p_nmf`, or a file that `save` wrote.
-        Samples of AnnData may be some of those that were fitted, in any order; see `Fit.whole`.
+        The features of a Pipeline that ends with a `Log1pNMF` have the names that the steps before it give
+        them, such as the words of a CountVectorizer. Samples of AnnData may be some of those that were
+        fitted, in any order; see `Fit.whole`.
     key : str, optional
         Name of the fit in AnnData, if ``key_added`` was given.
 
@@ -233,13 +235,19 @@ def as_fit(source: Any, *, key: str | None = None) -> Fit:
         from sklearn.utils.validation import check_is_fitted  # loaded with the estimator
 
         check_is_fitted(source)
-    fit = getattr(source, "fit_", None)
+    model = source[-1] if hasattr(source, "named_steps") else source
+    fit = getattr(model, "fit_", None)
     if not isinstance(fit, Fit):
         raise TypeError(
             "expected a Fit, a fitted Log1pNMF, an AnnData or a file with a fit, got "
-            f"{type(source).__name__}; {advice_for(source) or 'fit one first'}"
+            f"{type(model).__name__}; {advice_for(source) or 'fit one first'}"
         )
-    return fit
+    if model is source or fit.feature_names is not None:
+        return fit
+    try:
+        return fit.named(feature_names=source[:-1].get_feature_names_out())
+    except (AttributeError, ValueError):  # a step gives no names, or needs those of the counts
+        return fit
 
 
 def fit_and_counts(source: Any, counts: Any, *, key: str | None = None) -> tuple[Fit, Counts]:

@@ -17,6 +17,7 @@ the fit expects on both sides: much and certain. docs/results/tests.md compares 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import scipy
@@ -26,6 +27,8 @@ from log1pnmf.model.noise import Array, ShiftedLog
 
 from .fit import Fit, or_one
 
+Order: TypeAlias = Literal["score", "log2_fold_change", "weight"]  # what features can be ranked by
+ORDERS = get_args(Order)
 # added to the expected counts on both sides, so that a feature without any has no fold change
 ADDED_COUNTS = 1.0
 CERTAINTY = 1.96  # standard errors that are taken off the logarithm of the fold change
@@ -94,12 +97,14 @@ class Ranking:
     # one count added to both sides
     log2_fold_change: Array
     # lower end of its interval, for counts with the variance of the noise: features are ranked by it
-    lower: Array
+    score: Array
+    weight: Array  # the factors
 
-    def top(self, k: int, n: int | None = None) -> NDArray[np.intp]:
+    def top(self, k: int, n: int | None = None, by: str = "score") -> NDArray[np.intp]:
         """Find the first features of factor k, only such that there are more of with it."""
-        order = np.argsort(-self.lower[:, k], kind="stable")
-        return order[self.log2_fold_change[order, k] > 0.0][:n]
+        order = np.argsort(-getattr(self, by)[:, k], kind="stable")
+        more = self.weight if by == "weight" else self.log2_fold_change
+        return order[more[order, k] > 0.0][:n]
 
 
 def rank_features(
@@ -128,7 +133,7 @@ def rank_features(
     if dispersion is not None:
         variance += 2.0 * dispersion[:, None] / np.maximum(around.weight, 1.0)
     lower = change - CERTAINTY * np.sqrt(variance)
-    return Ranking(change / np.log(2.0), lower / np.log(2.0))
+    return Ranking(change / np.log(2.0), lower / np.log(2.0), factors)
 
 
 def ranking_of(fit: Fit, unmoved: Array | None = None) -> Ranking:

@@ -185,7 +185,7 @@ def _features(fit: Fit, k: int, ranking: Ranking, found: Markers | None) -> list
         significant = found.top_index(k, N_TABLE)
         enough = len(significant) >= N_TOP
         chosen = significant if enough else np.r_[chosen, np.setdiff1d(significant, chosen)]
-    fold, least = ranking.log2_fold_change[:, k], ranking.lower[:, k]
+    fold, least = ranking.log2_fold_change[:, k], ranking.score[:, k]
     longest = float(least[chosen].max(initial=0.0)) or 1.0
     texts = zip(alike(fold[chosen].tolist()), alike(least[chosen].tolist()), strict=True)
     return [
