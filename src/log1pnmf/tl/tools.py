@@ -1,4 +1,4 @@
-"""Tools for AnnData: fit, transform and rename; markers, usage, evidence and selection."""
+"""Tools for AnnData: fit, transform and rename; markers, usage, evidence, consensus and selection."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from log1pnmf._common.checks import extend, require
+from log1pnmf.analysis.consensus import consensus as find_consensus
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.analysis.groups import labels_of
@@ -225,6 +226,51 @@ def sweep(
 
 
 @tool
+def consensus(
+    adata: Any,
+    n_components: Any,
+    *,
+    groupby: str | None = None,
+    layer: str | None = None,
+    mask_var: Any = None,
+    batch_key: str | None = None,
+    key_added: str | None = None,
+    **options: Any,
+) -> Any:
+    """Find the factors that come back over numbers of factors and donors; write a fit that has them.
+
+    Parameters
+    ----------
+    adata : AnnData
+        As in `log1p_nmf`.
+    n_components : int or sequence of int
+        Numbers of factors to fit.
+    groupby : str, optional
+        Column of `obs` with the donor of each sample; each donor is fitted on its own.
+    key_added : str, optional
+        Name of the final fit, which is stored as by `log1p_nmf`.
+    **options : optional
+        `c` and others of `log1pnmf.analysis.consensus`.
+
+    Notes
+    -----
+    ``uns["log1p_nmf_consensus"]`` is a dictionary with the data frames `table` (how often and where each
+    factor came back) and `members` (factors of all fits), and their `similarity`; see
+    `log1pnmf.analysis.Consensus`. `log1pnmf.pl.consensus` draws it.
+    """
+    keys, chosen = Keys(key_added), read_counts(adata, layer, chosen_features(adata, mask_var, layer))
+    groups, batch = labels_of(adata, groupby), batch_of(adata, batch_key)
+    found = find_consensus(chosen.counts, n_components, groupby=groups, batch=batch, **options)
+    write_fit(adata, keys, found.final, chosen)
+    adata.uns[keys.consensus] = {
+        "table": as_frame(found.table()),
+        "members": as_frame(found.members),
+        "similarity": found.similarity,
+        "factor_names": np.array(found.final.factor_names, dtype=object),
+    }
+
+
+@tool
 def transform(
     adata: Any,
     ref: Any,
@@ -360,8 +406,8 @@ def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> Any:
     Parameters
     ----------
     adata : AnnData
-        Data with a fit by `log1p_nmf`. Tables of `markers`, `usage` and `evidence`, and loadings in `obs`,
-        are renamed as well.
+        Data with a fit by `log1p_nmf`. Tables of `markers`, `usage`, `evidence` and `consensus`, and loadings
+        in `obs`, are renamed as well.
     names : sequence of str, or mapping of name or number to str
         Names of all factors, or of some: ``{"k1": "interferon"}``. `log1pnmf.analysis.suggest_names` suggests
         some.
@@ -382,11 +428,15 @@ def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> Any:
     new = fit.renamed(names).factor_names
     changed = dict(zip(fit.factor_names, new, strict=True))
     adata.uns[keys.uns]["factor_names"] = np.array(new, dtype=object)
-    for place in (keys.markers, keys.usage, keys.evidence):
+    for place in (keys.markers, keys.usage, keys.evidence, keys.consensus):
         if place in adata.uns:
             about = adata.uns[place]
             about["factor_names"] = np.array([changed[str(k)] for k in about["factor_names"]], dtype=object)
             about["table"]["factor"] = [changed[str(k)] for k in about["table"]["factor"]]
+            if "members" in about:  # "" is an outlier
+                about["members"]["programme"] = [
+                    changed.get(str(k), "") for k in about["members"]["programme"]
+                ]
     columns = adata.uns[keys.uns].get(OBS_COLUMNS)
     if columns is not None:
         after = [keys.obs_column(name) for name in new]
@@ -786,7 +836,7 @@ def write_fit(adata: Any, keys: Keys, fit: Fit, chosen: ChosenCounts) -> None:
             slot[name] = whole
         elif name in slot:  # of an earlier fit
             del slot[name]
-    for finding in (keys.markers, keys.usage, keys.evidence):  # of an earlier fit
+    for finding in (keys.markers, keys.usage, keys.evidence, keys.consensus):  # of an earlier fit
         adata.uns.pop(finding, None)
     named = fit.named(sample_names=adata.obs_names, feature_names=adata.var_names[chosen.positions])
     adata.uns[keys.uns] = uns_of(named, chosen.layer)
