@@ -456,9 +456,10 @@ double side_residual(Matrix values, Matrix gradient, Vector<std::uint8_t> counte
     const double weight = counts == nullptr || counts[i] ? 1.0 : 0.0;
     for (Index k = 0; k < K; ++k) {
       const double slope = g[k] + box.penalty[k];
-      const bool held = slope > 0.0 ? b[k] <= box.lower[k] : b[k] >= box.upper[k];
+      const double up = slope < 0.0 ? 0.0 : slope, down = slope > 0.0 ? 0.0 : slope;
+      const double low = b[k] <= box.lower[k] ? 0.0 : up, high = b[k] >= box.upper[k] ? 0.0 : down;
       sizes[k] += b[k];
-      slopes[k] += held ? 0.0 : weight * std::abs(slope);
+      slopes[k] += weight * (low - high);  // without branches
     }
   }
   return std::inner_product(sizes.begin(), sizes.end(), slopes.begin(), 0.0) /

@@ -30,9 +30,10 @@ class RowsPlan final : public Plan {
     } else if (h_.task == Task::coordinate) {
       if constexpr (!Noise::kDispersed) scratch->coordinate.emplace(h_, design_);
     } else scratch->evaluator.emplace(h_, design_);
-    if (h_.task == Task::statistics)
-      scratch->hessian = Buffer(Index{h_.n_components} * h_.n_components),
+    if (h_.task == Task::statistics) {
+      scratch->hessian = Buffer(Index{h_.n_components} * h_.n_components);
       scratch->gradient = Buffer(h_.n_components);
+    }
     return scratch;
   }
 

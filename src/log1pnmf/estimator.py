@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,9 +85,10 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         it alone), and samples (their loadings are first estimated for the old factors).
     n_init : int
         Number of starts; the fit with the lowest objective is kept.
-    l1 : float
+    l1 : float or "auto"
         Penalty on the sum of all factors but the first (the baseline), in units of log-likelihood on the link
-        scale. If it is positive, loadings are at most 1.
+        scale. If it is positive, loadings are at most 1. "auto" takes the largest penalty that predicts
+        held-out counts as well as the best one, within a standard error; the summary names it.
     mask_penalty : float
         With `mask`: penalty on entries outside it, in the units of `l1`; inf forbids them. If it is finite,
         the loadings of these factors are at most 1.
@@ -219,7 +220,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         batch_strength: float = 10.0,
         init: Any = "auto",
         n_init: int = 1,
-        l1: float = 0.0,
+        l1: float | Literal["auto"] = 0.0,
         mask_penalty: float = math.inf,
         row_solver: RowSolver = "newton",
         max_iter: int = 1000,

@@ -444,7 +444,7 @@ def _determined(fit: Fit, counts: Counts, sizes: Array, max_samples: int | None,
     batch = None if own.batches is None else np.asarray(own.batches.sample_names)
     strata = np.zeros(n) if own.batches is None else own.batches.labels
     order = np.lexsort((np.random.default_rng(0).random(n), own.loadings.argmax(axis=1), strata))
-    short, shares = {"max_iter": HALF_ITERATIONS, "l1": 0.5 * fit.asked.l1}, []
+    short, shares = {"max_iter": HALF_ITERATIONS, "l1": 0.5 * fit.settings.l1}, []
     for chosen, others in ((order[::2], order[1::2]), (order[1::2], order[::2])):
         here, there = (Counts.from_any(table[which]) for which in (chosen, others))
         labels = None if batch is None else batch[others]
@@ -481,7 +481,7 @@ def _on_halves(fit: Fit, counts: Counts, sizes: Array, n_jobs: int | None) -> tu
     given = {} if fit.asked.dispersion != GIVEN else {"dispersion": twice}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", convergence_warning())  # the fit itself has said so
-        same = {"size_factors": fit.asked.size_factors, "l1": 0.5 * fit.asked.l1}
+        same = {"size_factors": fit.asked.size_factors, "l1": 0.5 * fit.settings.l1}
         half = fit_again(fit, train, 0.5 * sizes, changes=same, **given, n_jobs=n_jobs)
     order = match_factors(fit.loadings, half.loadings).pairs[:, 1]  # the order is by share, which may change
     loadings, factors = half.loadings[:, order], half.factors[:, order]

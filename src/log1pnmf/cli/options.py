@@ -51,7 +51,7 @@ HELD_OUT = "for overdispersed counts, or auto: the one that predicts held-out co
 Noise = Annotated[str, model("KIND", f"{KIND} {HELD_OUT}")]
 Batch = Annotated[str | None, model("COLUMN", "Column with the batch of each sample: donor, chip, section.")]
 OTHERS = (
-    "Any other parameter of Log1pNMF, such as likelihood=exact, size_factors=none, l1=3, max_iter=200, "
+    "Any other parameter of Log1pNMF, such as likelihood=exact, size_factors=none, l1=auto, max_iter=200, "
     "tol=1e-6, init=random or n_init=5; known factors from tables, fixed_loadings=FILE and "
     "fixed_factors=FILE, and from gene sets, mask=GMT. May be repeated."
 )
@@ -185,7 +185,7 @@ def parse_settings(given: Sequence[str]) -> dict[str, Any]:
             )
         kind: Any = type(getattr(Settings, name, ""))
         try:
-            found[name] = kind(value)
+            found[name] = value if text == "l1=auto" else kind(value)
         except ValueError:
             what = "whole number" if kind is int else "number"
             raise typer.BadParameter(f"{name} must be a {what}, got {value!r}") from None

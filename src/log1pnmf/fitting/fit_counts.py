@@ -77,6 +77,7 @@ def checked(**parameters: Any) -> tuple[Settings, dict[str, Any]]:
         check_size_factors(values["size_factors"])
     if "init" in values and (values["init"] is None or isinstance(values["init"], str)):
         check_choice("init", values["init"], INITS, otherwise="(loadings, factors) or a Fit")
+    given |= _to_choose(values)
     for name in ("size_factors", "dispersion", "init"):
         if name in values and not isinstance(values[name], str):
             given[name], values[name] = values[name], GIVEN
@@ -98,6 +99,14 @@ def checked(**parameters: Any) -> tuple[Settings, dict[str, Any]]:
     if given.get("checkpoint") is not None:
         check_checkpoint(given["checkpoint"])
     return settings, given
+
+
+def _to_choose(values: dict[str, Any]) -> dict[str, Any]:
+    """Take l1="auto" out of the settings, which have a number once it is chosen."""
+    if not isinstance(values.get("l1"), str):
+        return {}
+    check_choice("l1", values["l1"], ("auto",), otherwise="a number")
+    return {"l1": values.pop("l1")}
 
 
 def asked_again(fit: Fit) -> tuple[Settings, dict[str, Any]]:
@@ -126,7 +135,7 @@ def default_of(name: str) -> Any:
     return getattr(Settings, name, None)
 
 
-# ---------- noise="auto": which noise the counts prefer, and why
+# ---------- noise="auto", l1="auto": which noise and which penalty the counts prefer, and why
 
 TEST_FRACTION = 0.2
 """Share of the counts that is scored."""
@@ -134,48 +143,101 @@ TEST_FRACTION = 0.2
 MOST_ENTRIES, FEWEST_SAMPLES = 1e6, 200
 """Entries from which only some of the samples are looked at, and how many of these at least."""
 
+MOST_PENALISED = 2e7
+"""The same for the choice of a penalty, which depends on the number of samples."""
+
+L1_PATH = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""Penalties that are tried: what the mean positive entry of a factor costs, in units of log-likelihood."""
+
 ENOUGH: dict[str, Any] = {"init": "nndsvd", "max_iter": 50, "tol": 1e-6, "n_init": 1, "engine": "auto"}
-"""Of the fit whose means both kinds of noise are given."""
+"""Of the fits to the counts that are not held out."""
 
 
-def choose_noise(
-    asked: Settings, counts: Counts, *, size_factors: Any, batch: Any, n_jobs: int | None
-) -> tuple[str, str]:
+def choose_noise(asked: Settings, counts: Counts, **given: Any) -> tuple[str, str]:
     """Return the noise that predicts held-out counts better around the same means, and why.
 
     A Poisson fit of a few iterations to the counts that are not held out has the means, and dispersions are
     found for these. Takes no random number from the fit, and does not depend on its random state.
     """
-    most = max(FEWEST_SAMPLES, int(MOST_ENTRIES / counts.n_features))
-    part, which = counts.part_in_memory(most if counts.n_samples > most else None)
-    try:
-        train, test = split_counts(part.on_host(), TEST_FRACTION, random_state=np.random.default_rng(0))
-    except ValueError as error:
-        raise ValueError(f"noise='auto' holds out counts to choose: {error}; or name the noise") from error
-    sizes = counts.size_factors(asked.size_factors if size_factors is None else size_factors)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", convergence_warning())
-        found = fit_counts(
-            train,
-            replace(asked.with_noise("poisson"), **ENOUGH, size_factors=GIVEN),
-            size_factors=(1.0 - TEST_FRACTION) * sizes[which],
-            batch=None if batch is None else np.asarray(batch, dtype=object)[which],
-            n_jobs=n_jobs,
-            verbose=0,
-        )
+    train, test, _, given = _held_out(counts, asked, MOST_ENTRIES, "noise", **given)
+    found = _quick_fit(train, asked.with_noise("poisson"), given)
     kind: Any = asked.dispersion if asked.dispersion in get_args(DispersionKind) else "feature"
     means, point = found.rates, (found.loadings, found.factors / found.link.alpha)
     dispersions, _ = update_dispersions(found.problem(train), *point, kind=kind)
     dispersed = replace(means, dispersion=dispersions.dispersion)
     poisson, nb = (score_parts(one, train, test, test_fraction=TEST_FRACTION) for one in (means, dispersed))
-    gains = nb - poisson
-    gain, deviation = float(gains.sum()), float(gains.std(ddof=len(gains) > 1)) * math.sqrt(len(gains))
+    gain, deviation = _gain(nb, poisson)
     noise = "nb" if gain > deviation else "poisson"  # the simpler one, unless the other is clearly better
     better = f"{'worse' if gain < 0.0 else 'better'} by {abs(gain):,.0f} units of log-likelihood"
     return noise, (
-        f"noise='auto' took {NOISES[noise]} noise: held-out counts of {len(gains):,} samples were scored, "
+        f"noise='auto' took {NOISES[noise]} noise: held-out counts of {len(nb):,} samples were scored, "
         f"and negative binomial noise predicts them {better} (standard error {deviation:,.0f})"
     )
+
+
+def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, str]:
+    """Return the largest penalty that predicts held-out counts as well as the best, and why.
+
+    Fits follow each other along a path of growing penalties. A penalty is measured by what the mean positive
+    entry of a factor costs, in units of log-likelihood: so the path is the same for every c and noise. The
+    largest one within a standard error of the best is taken, which differences between samples give.
+    """
+    train, test, share, given = _held_out(counts, asked, MOST_PENALISED, "l1", **given)
+    fit = _quick_fit(train, asked, given)
+    others = fit.factors[:, 1:]
+    unit = 1.0 / float(others[others > 0.0].mean()) if others.any() else 0.0
+    path, scores = [0.0], [score_parts(fit.rates, train, test, test_fraction=TEST_FRACTION)]
+    for cost in L1_PATH if unit > 0.0 else ():
+        fit = _quick_fit(train, replace(asked, l1=cost * unit * share), {**given, "init": fit})
+        path.append(float(f"{cost * unit:.2g}"))
+        scores.append(score_parts(fit.rates, train, test, test_fraction=TEST_FRACTION))
+        gain, deviation = _gain(scores[-1], max(scores, key=np.sum))
+        if gain < -2.0 * deviation:
+            break
+    best = max(scores, key=np.sum)
+    near = [gain >= -deviation for gain, deviation in (_gain(score, best) for score in scores)]
+    taken = max(number for number, is_near in enumerate(near) if is_near)
+    gain, deviation = _gain(scores[taken], scores[0])
+    return path[taken], (
+        f"l1='auto' took {path[taken]:g}, of {', '.join(f'{one:g}' for one in path)}: it changes the "
+        f"log-likelihood of held-out counts of {len(best):,} samples by {gain:+,.0f} (standard error "
+        f"{deviation:,.0f})"
+    )
+
+
+def _held_out(
+    counts: Counts, asked: Settings, most: float, what: str, *, size_factors: Any, batch: Any, **given: Any
+) -> tuple[Counts, Counts, float, dict[str, Any]]:
+    """Return training and test part of some samples, the former's share of all, and what to fit it with."""
+    n_samples = max(FEWEST_SAMPLES, int(most / counts.n_features))
+    part, which = counts.part_in_memory(n_samples if counts.n_samples > n_samples else None)
+    try:
+        train, test = split_counts(part.on_host(), TEST_FRACTION, random_state=np.random.default_rng(0))
+    except ValueError as error:
+        raise ValueError(f"{what}='auto' holds out counts to choose: {error}; or name the {what}") from error
+    sizes = counts.size_factors(asked.size_factors if size_factors is None else size_factors)
+    return (
+        train,
+        test,
+        (1.0 - TEST_FRACTION) * len(which) / counts.n_samples,
+        {
+            "size_factors": (1.0 - TEST_FRACTION) * sizes[which],
+            "batch": None if batch is None else np.asarray(batch, dtype=object)[which],
+            **given,
+        },
+    )
+
+
+def _quick_fit(train: Counts, asked: Settings, given: dict[str, Any]) -> Fit:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", convergence_warning())
+        return fit_counts(train, replace(asked, **ENOUGH, size_factors=GIVEN), **given, verbose=0)
+
+
+def _gain(score: Array, other: Array) -> tuple[float, float]:
+    """Return by how much one score is better, summed over samples, and the standard error of that."""
+    gains = score - other
+    return float(gains.sum()), float(gains.std(ddof=len(gains) > 1)) * math.sqrt(len(gains))
 
 
 # ---------- the start that a user gave
@@ -286,6 +348,7 @@ def fit_counts(
     size_factors: Any = None,
     dispersion: Any = None,
     init: Any = None,
+    l1: Any = None,
     batch: Any = None,
     fixed_loadings: Any = None,
     fixed_factors: Any = None,
@@ -304,15 +367,22 @@ def fit_counts(
     data, before = as_counts(counts, asked.engine), init if isinstance(init, Fit) else None
     _check_enough(data, asked)
     batches = None if batch is None else _batches(batch, asked, data, before)
-    chosen, choice = asked, None
+    chosen, choices = asked, []
+    parts = dict(zip(KNOWN, (fixed_loadings, fixed_factors, mask), strict=True))
+    how: dict[str, Any] = {"size_factors": size_factors, "batch": batch, "n_jobs": n_jobs}
     if asked.noise == "auto":
-        noise, choice = choose_noise(asked, data, size_factors=size_factors, batch=batch, n_jobs=n_jobs)
-        chosen = asked.with_noise(noise)
+        noise, why = choose_noise(asked, data, **how)
+        chosen, choices = asked.with_noise(noise), [why]
+    if l1 is not None:
+        if any(part is not None for part in parts.values()):
+            raise ValueError("l1='auto' chooses for factors of which nothing is known; pass a number")
+        penalty, why = choose_l1(chosen, data, dispersion=dispersion, **how)
+        asked, chosen = (replace(one, l1=penalty) for one in (asked, chosen))
+        choices.append(why)
     name = resolve_engine(asked.engine, data, asked.n_components, asked.row_solver)
     settings = chosen.resolved(name, data)
     check_memory(name, data, asked.n_components, effective_threads(n_jobs))
     known, constraint = None, settings.constraint
-    parts = dict(zip(KNOWN, (fixed_loadings, fixed_factors, mask), strict=True))
     if any(part is not None for part in parts.values()):
         known = structure_of(data, settings, **parts)
         constraint = constraint_of(settings, known)
@@ -336,7 +406,7 @@ def fit_counts(
     keep = None if checkpoint is None else CheckpointWriter(checkpoint, identity, rng, started)
     after = shown_after(verbose)
     engine = make_engine(name, problem, n_jobs, row_solver=settings.row_solver, after=after)
-    how: dict[str, Any] = {"settings": chosen, "n_jobs": n_jobs, "after": after}
+    how = {"settings": chosen, "n_jobs": n_jobs, "after": after}
     run = Runs(
         settings=settings,
         engine=engine,
@@ -360,7 +430,7 @@ def fit_counts(
         fit,
         asked=asked,
         batches=fit.batches or batches,
-        messages=fit.messages if choice is None else (choice, *fit.messages),
+        messages=(*choices, *fit.messages),
         seconds=time.perf_counter() - started,
     )
 
