@@ -10,7 +10,6 @@ import pytest
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.analysis import metrics
-from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.analysis.stability import Sweep, fit_seeds, fits_along, relate, stability, sweep
 from log1pnmf.datasets import pancreas
 from log1pnmf.model.noise import ShiftedLog

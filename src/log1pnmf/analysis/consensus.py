@@ -16,7 +16,7 @@ from log1pnmf.fitting.fit import Fit, or_one
 from log1pnmf.fitting.fit_counts import KNOWN, checked, fit_counts
 from log1pnmf.fitting.settings import GIVEN, Settings
 
-from .groups import MISSING, Groups
+from .groups import MISSING, Groups, Indices
 from .metrics import match_factors
 from .stability import tree_of
 
@@ -25,7 +25,7 @@ Fits = dict[tuple[str, int], Fit]
 
 ALONE = 0.95  # similarity of factors of a single group, whose fits share the noise of its samples
 FLOOR = 1e-3  # smallest entry of a consensus factor, relative to the mean: no count becomes impossible
-LOADINGS: dict[str, Any] = {"tol": 1e-5, "max_iter": 50, "n_init": 1}  # of the fit that has fixed factors
+LOADINGS: Any = {"tol": 1e-5, "max_iter": 50, "n_init": 1, "l1": 0.0}  # of the fit with fixed factors
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ def consensus(
     similarity = match_factors(profiles, profiles).matrix
     groups, sizes = np.array([name for name, _ in fits], dtype=object), np.array([K for _, K in fits])
     owner = np.repeat(np.arange(len(fits)), sizes)
-    programmes = _programmes(similarity, owner, groups, least=least, min_fits=min_fits)
+    programmes = _programmes(similarity, owner, groups, least, min_fits)
     medians = np.column_stack([np.median(together[:, rows], axis=1) for rows in programmes])
     final = _final(data, medians, settings, given)
     match = match_factors(*np.split(_profiles(np.hstack([final.factors, medians])), 2, axis=1))
@@ -152,8 +152,7 @@ def _fits(data: Counts, groupby: Any, numbers: list[int], settings: Settings, gi
     fitted = [name for name in groups.names if name not in (*small, MISSING)]
     if len(fitted) * len(numbers) < 2:
         raise ValueError(
-            f"a consensus needs several fits, got K = {numbers} and {len(fitted)} groups of as many samples; "
-            "give several n_components, or groupby"
+            f"a consensus needs several fits, got {len(fitted)}; give several n_components, or groupby"
         )
     fits: Fits = {}
     sizes = data.size_factors(given.get("size_factors", settings.size_factors))
@@ -177,9 +176,7 @@ def _profiles(factors: Array) -> Array:
     return np.asarray(unit - unit.mean(axis=1, keepdims=True))
 
 
-def _programmes(
-    similarity: Array, owner: NDArray[np.intp], groups: NDArray[Any], *, least: float, min_fits: int
-) -> list[NDArray[np.intp]]:
+def _programmes(similarity: Array, owner: Indices, groups: Any, least: float, min_fits: int) -> list[Indices]:
     """Return which factors make up each programme."""
     cuts = (1.0 - least, 1.0 - max(least, ALONE))
     coarse, fine = (scipy.cluster.hierarchy.fcluster(tree_of(similarity), cut, "distance") for cut in cuts)
@@ -188,9 +185,7 @@ def _programmes(
     clusters = [np.flatnonzero(joined == one) for one in np.unique(joined)]
     found = [rows for rows in clusters if len(set(owner[rows])) >= min_fits]
     if not found:
-        raise ValueError(
-            f"no factor comes back in {min_fits} fits; lower least or min_fits, or fit fewer factors"
-        )
+        raise ValueError(f"no factor comes back in {min_fits} fits; lower least or min_fits")
     return found
 
 
@@ -201,5 +196,6 @@ def _final(data: Counts, factors: Array, settings: Settings, given: dict[str, An
     fixed = np.where(counted[:, None], np.maximum(factors, FLOOR * factors.mean()), 0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", convergence_warning())
-        start = fit_counts(data, replace(asked, **LOADINGS), **{**given, "verbose": 0}, fixed_factors=fixed)
+        own = {**given, "verbose": 0, "l1": None, "fixed_factors": fixed}
+        start = fit_counts(data, replace(asked, **LOADINGS), **own)
     return fit_counts(data, asked.with_noise(start.settings.noise), **given, init=start)

@@ -288,21 +288,21 @@ def consensus(source: Any, *, key: str | None = None, figure: Figure | SubFigure
     figure = figure_or_new(figure, (7.0, 5.4))
     left, strip, right = figure.subplots(1, 3, width_ratios=[8, 1, 32])
     order = _clustered(left, right, np.asarray(about["similarity"]))
-    several = len(set(columns["group"])) > 1
-    names, codes = np.unique(columns["group" if several else "n_components"][order], return_inverse=True)
+    of_groups = len(set(columns["group"])) > 1
+    labels = columns["group"] if of_groups else np.char.add("K = ", columns["n_components"])
+    names = list(dict.fromkeys(labels.tolist()))
     colors = np.array([to_rgb(color) for color in distinct_colors(len(names))])
+    codes = [names.index(label) for label in labels[order]]
     strip.imshow(colors[codes][:, None], aspect="auto", origin="lower", interpolation="nearest")
     strip.set_axis_off()
-    programmes, centres = [name for name in dict.fromkeys(columns["programme"][order]) if name], []
-    for name in programmes:
-        rows = np.flatnonzero(columns["programme"][order] == name)
-        frame: Any = {"fill": False, "edgecolor": INK, "linewidth": 1.4}
-        right.add_patch(Rectangle((rows[0] - 0.5, rows[0] - 0.5), len(rows), len(rows), **frame))
-        centres.append(rows.mean())
-    right.set_yticks(centres, programmes, fontsize="small")
+    programme = columns["programme"][order]
+    places = {name: np.flatnonzero(programme == name) for name in programme if name}
+    for rows in places.values():
+        first, size = rows[0] - 0.5, len(rows)
+        right.add_patch(Rectangle((first, first), size, size, fill=False, edgecolor=INK, linewidth=1.4))
+    right.set_yticks([rows.mean() for rows in places.values()], list(places), fontsize="small")
     handles = [Rectangle((0, 0), 1, 1, color=color) for color in colors]
-    labels = names if several else [f"K = {name}" for name in names]
-    figure.legend(handles, labels, loc="outside lower center", ncols=8, frameon=False, fontsize="small")
+    figure.legend(handles, names, loc="outside lower center", ncols=8, frameon=False, fontsize="small")
     return figure
 
 

@@ -239,6 +239,10 @@ def consensus(
 ) -> Any:
     """Find the factors that come back over numbers of factors and donors; write a fit that has them.
 
+    ``uns["log1p_nmf_consensus"]`` is a dictionary with the data frames `table` (how often and where each
+    factor came back) and `members` (factors of all fits), and their `similarity`; see
+    `log1pnmf.analysis.Consensus`. `log1pnmf.pl.consensus` draws it.
+
     Parameters
     ----------
     adata : AnnData
@@ -251,12 +255,6 @@ def consensus(
         Name of the final fit, which is stored as by `log1p_nmf`.
     **options : optional
         `c` and others of `log1pnmf.analysis.consensus`.
-
-    Notes
-    -----
-    ``uns["log1p_nmf_consensus"]`` is a dictionary with the data frames `table` (how often and where each
-    factor came back) and `members` (factors of all fits), and their `similarity`; see
-    `log1pnmf.analysis.Consensus`. `log1pnmf.pl.consensus` draws it.
     """
     keys, chosen = Keys(key_added), read_counts(adata, layer, chosen_features(adata, mask_var, layer))
     groups, batch = labels_of(adata, groupby), batch_of(adata, batch_key)
