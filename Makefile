@@ -10,12 +10,13 @@ TORCH ?= torch==2.13.0 triton
 PYTEST_FLAGS ?=
 PAPER_FLAGS ?=
 FUZZ_FLAGS ?=
+TABLES ?=
 BASE ?= main~1
 CORE := CMakeLists.txt $(wildcard cpp/* cpp/*/*)
 CODE := src tests $(wildcard benchmarks studies docs tools examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow search bench docs pages site paper lint format wheel fuzz sanitize torture audit compare clean
+.PHONY: help demo test slow search bench tables docs pages site paper lint format wheel fuzz sanitize torture audit compare clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -41,6 +42,9 @@ bench: $(STAMP) ## measure speed and memory
 paper: $(STAMP) ## reproduce the paper from ../shared/data (PAPER_FLAGS="--fresh": fit again what was kept)
 	$(BIN)/python -m studies.paper $(PAPER_FLAGS)
 
+tables: $(STAMP) ## measure the tables of the pages and of README again (TABLES="defaults pace"; all take a day)
+	$(BIN)/python docs/tables.py $(TABLES)
+
 docs: pages site ## run the code of all pages and build the site
 
 pages: $(STAMP) ## run the code of all pages
@@ -55,7 +59,7 @@ lint: $(STAMP) ## ruff, mypy and clang-format
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror cpp/*
 
-format: $(STAMP) ## let ruff and clang-format lay out the code and mend what they can
+format: $(STAMP) ## let ruff and clang-format lay out the code and correct what they can
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/clang-format -i cpp/*

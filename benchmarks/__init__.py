@@ -1,1 +1,1 @@
-"""What guards speed and memory; docs/benchmarks.md lists it."""
+"""What guards speed and memory; docs/results/benchmarks.md lists it."""

@@ -29,6 +29,7 @@ from log1pnmf.model.problem import NON_NEGATIVE, Problem
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose, quadratic
 
 from .gpu_data import CASES, simulate
+from .table import as_markdown
 
 FORMS = ("chebyshev", "adaptive", "exact", "nb adaptive", "nb exact", "batches adaptive", "batches exact")
 """What an iteration is timed with; "nb" is negative binomial noise, and there are eight batches."""
@@ -96,6 +97,7 @@ def adaptive(engine, L, F):
 
 
 def show_iterations(names, rounds, forms):
+    found = []
     for name in names:
         torch.cuda.empty_cache()
         case = CASES[name]
@@ -112,14 +114,19 @@ def show_iterations(names, rounds, forms):
             times, losses = iterations(engine, L, F, rounds)
             again = iterations(engine, L, F, rounds)[1]
             peak = torch.cuda.max_memory_allocated() / 2**30
-            print(
-                f"{name:>5} {form:<16} nnz {nnz:.3g}  median {np.median(times[1:-1]):.4f} s/iteration "
-                f"(first {times[1]:.4f}), "
-                f"{2 * nnz / np.median(times[1:-1]) / 1e9:.2f} G non-zeros/s, peak {peak:.1f} GiB, "
-                f"loss {losses[0]:.6e} -> {losses[-1]:.6e}, same bits {losses == again}",
-                flush=True,
+            assert losses == again  # the same bits
+            found.append(
+                {
+                    "samples x features": "{:,} x {:,}".format(*counts.shape),
+                    "non-zeros": f"{nnz:.1e}",
+                    "form": form.replace("chebyshev", "approximate"),
+                    "seconds": f"{np.median(times[1:-1]):.4f}",
+                    "first": f"{times[1]:.4f}",
+                    "peak memory": f"{peak:.1f} GiB",
+                }
             )
         del counts, L, F, engine
+    print(as_markdown(found))
 
 
 def show_profile(name):
@@ -222,6 +229,7 @@ def show_defaults(names):
     """The call users make, from SciPy to a fit, the first and the second: kernels are compiled once."""
     from log1pnmf import fit_log1p_nmf
 
+    found = []
     for name in names:
         counts = simulate(**CASES[name])[0].to_scipy()
         torch.cuda.empty_cache()
@@ -236,12 +244,18 @@ def show_defaults(names):
                 with small:
                     fit = fit_log1p_nmf(counts, 10, engine="torch", random_state=0, **settings)
                 seconds.append(f"{time.perf_counter() - begin:.1f}")
-            print(
-                f"{name:>5} {title:<34} {' then '.join(seconds)} s, {fit.n_iter} iterations and updates in "
-                f"{fit.history['seconds'][-1]:.1f} s ({fit.stopped}), {fit.log_likelihood:.6e}, "
-                f"peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB",
-                flush=True,
+            found.append(
+                {
+                    "call": f"`{title}`",
+                    "samples x features": "{:,} x {:,}".format(*counts.shape),
+                    "non-zeros": f"{counts.nnz:.1e}",
+                    "seconds": seconds[-1],
+                    "with compilation": seconds[0] if len(seconds) > 1 else "",
+                    "iterations": fit.n_iter,
+                    "peak memory": f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB",
+                }
             )
+    print(as_markdown(found))
 
 
 def show_end(folder, threads):

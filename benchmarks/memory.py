@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,9 +15,6 @@ import numpy as np
 from scipy import sparse
 
 from .data import ROOT, Folder
-
-TARGET = 2.5  # times the bytes of the CSR
-ALLOWANCE = 100e6  # bytes on top
 
 
 def measure(folder: Folder, quick: bool = False) -> Iterator[dict[str, Any]]:
@@ -34,17 +30,13 @@ def measure(folder: Folder, quick: bool = False) -> Iterator[dict[str, Any]]:
             child = [sys.executable, "-m", "benchmarks.memory", folder_name, *shape, str(n_components)]
             environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
             out = subprocess.run(child, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
-            added = json.loads(out.stdout.splitlines()[-1])
+            added = int(out.stdout.splitlines()[-1])
             yield {
                 "data": data,
                 "K": n_components,
                 "CSR MB": size / 1e6,
-                "added by the fit MB": added["peak"] / 1e6,
-                "times CSR": added["peak"] / size,
-                "left after it MB": added["after"] / 1e6,
-                "limit MB": (TARGET * size + ALLOWANCE) / 1e6,
-                "met": added["peak"] <= TARGET * size + ALLOWANCE,
-                "peak reset": added["reset"],
+                "added MB": added / 1e6,
+                "times the CSR": added / size,
             }
 
 
@@ -55,13 +47,9 @@ def _status(field: str) -> int:
     raise RuntimeError(f"no {field} in /proc/self/status")
 
 
-def _forget_peak() -> bool:
+def _forget_peak() -> None:
     """Set the peak to what is resident now, so that the loading of the data is not in it."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def _child(folder: Path, n_samples: int, n_features: int, n_components: int) -> None:
@@ -74,11 +62,10 @@ def _child(folder: Path, n_samples: int, n_features: int, n_components: int) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fit_log1p_nmf(small, 2, max_iter=2, random_state=0)  # loads what is loaded only when needed
-        reset = _forget_peak()
+        _forget_peak()
         before = _status("VmRSS")
         fit_log1p_nmf(matrix, n_components, c=1.0, likelihood="chebyshev", max_iter=5, random_state=0)
-    peak, after = _status("VmHWM"), _status("VmRSS")
-    print(json.dumps({"peak": peak - before, "after": after - before, "reset": reset}))
+    print(_status("VmHWM") - before)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,11 @@ from log1pnmf.engines.native import effective_threads
 
 from . import from_reference, memory, pace, streaming
 from .data import DATA, REFERENCE, ROOT, Folder, MissingError
-from .table import as_text
+from .table import as_markdown
 
 SECTIONS = {
-    "reference": "PBMC, K=6, from the reference's starts",
+    "reference": "PBMC, K=6, from the R packages' starts: to the likelihoods that they reached",
+    "coordinate": "PBMC, K=6, from the same starts: to the likelihood that coordinate ascent reached",
     "memory": "Resident memory added by an approximate fit",
     "pace": "One iteration at c = 1, one thread",
     "default": "A default call at c = 1, one thread",
@@ -36,7 +37,8 @@ SECTIONS = {
 def _measurements(arguments: argparse.Namespace) -> dict[str, Callable[[Folder], Iterator[dict[str, Any]]]]:
     quick = arguments.quick
     return {
-        "reference": lambda folder: from_reference.measure(folder, quick),
+        "reference": from_reference.measure,
+        "coordinate": lambda folder: from_reference.measure_coordinate(folder, quick),
         "memory": lambda folder: memory.measure(folder, quick),
         "pace": lambda folder: pace.measure(folder, arguments.full),
         "default": lambda _: pace.measure_default(),
@@ -47,7 +49,7 @@ def _measurements(arguments: argparse.Namespace) -> dict[str, Callable[[Folder],
 def main() -> None:
     arguments = _arguments()
     folder = Folder(arguments.data, arguments.reference)
-    result: dict[str, Any] = {"about": _about(), "quick": arguments.quick, "sections": {}, "skipped": {}}
+    result: dict[str, Any] = {"about": about(), "quick": arguments.quick, "sections": {}, "skipped": {}}
     print(" | ".join(f"{name} {value}" for name, value in result["about"].items()), "\n", flush=True)
     began = time.perf_counter()
     for name, measure in _measurements(arguments).items():
@@ -60,9 +62,9 @@ def main() -> None:
                 _write(arguments.json, result)
         except MissingError as missing:
             result["skipped"][name] = str(missing)
-            print(f"{SECTIONS[name]}: the rest is skipped, {missing}\n")
+            print(f"{SECTIONS[name]}: other rows are skipped, {missing}\n")
         if rows:
-            print(as_text(SECTIONS[name], rows), flush=True)
+            print(f"{SECTIONS[name]}\n\n{as_markdown(rows)}", flush=True)
     result["wall_s"] = time.perf_counter() - began
     result["load_average_at_end"] = os.getloadavg() if hasattr(os, "getloadavg") else None
     _write(arguments.json, result)
@@ -84,7 +86,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _about() -> dict[str, Any]:
+def about() -> dict[str, Any]:
     return {
         "machine": platform.machine(),
         "processor": _processor(),

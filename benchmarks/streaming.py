@@ -184,13 +184,9 @@ def measure(n_rows: int = 20_000, turns: int = 5) -> Iterator[dict[str, Any]]:
         for name, found in against_memory(sparse.csr_array(sparse.vstack(drawn)), sources, 16, turns, 1):
             yield {
                 "counts": "in memory" if name == "native" else f"streamed from {name}",
-                "non-zeros": found["nnz"],
                 "CPU s per iteration": found["cpu_seconds"],
-                "wall s": found["seconds"],
-                "million non-zeros per CPU s": found["million_nnz_per_cpu_s"],
-                "of the rate in memory": found["of_memory_cpu"],
-                "wall, of the rate in memory": found["of_memory"],
-                "goal": None if name == "native" else 0.95,
+                "of the rate in memory, CPU": found["of_memory_cpu"],
+                "of the rate in memory, wall": found["of_memory"],
             }
 
 

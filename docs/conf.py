@@ -16,6 +16,7 @@ copyright = f"log1pnmf developers. Version {version}"  # noqa: A001
 extensions = [
     "command_reference",
     "import_picture",
+    "measured",
     "myst_nb",
     "native_math",
     "numpydoc",
@@ -25,7 +26,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
-exclude_patterns = ["_build", "_ext", "**/.ipynb_checkpoints"]
+exclude_patterns = ["_build", "_ext", "_tables", "**/.ipynb_checkpoints"]
 
 # Pages. Links with #fragments find headings down to the third level.
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
@@ -70,9 +71,43 @@ def describe(app, pagename, templatename, context, doctree):
         context["metatags"] += f'<meta name="description" content="{text}" />'
 
 
+MOVED = {
+    "architecture": "developers",
+    "kernel": "developers",
+    "reference-comparison": "developers/r-package",
+    "sparse-form": "explanation",
+    "gallery": "gallery/index",
+    "anndata": "how-to",
+    "big-data": "how-to",
+    "choosing": "how-to",
+    "command-line": "how-to",
+    "gpu": "how-to",
+    "how-to-r": "how-to/r",
+    "markers": "how-to",
+    "starts": "how-to",
+    "usage": "how-to",
+    "report": "reference",
+    "benchmarks": "results",
+}
+"""Former addresses at the top level, and the folder (or the page) that has them now."""
+
+
+def redirect(app, problem):
+    """Write a page that leads on at every former address."""
+    if problem or app.builder.format != "html":
+        return
+    for former, place in MOVED.items():
+        page = f"{place if '/' in place else f'{place}/{former}'}.html"
+        text = (
+            f'<!doctype html><meta http-equiv="refresh" content="0; url={page}"><a href="{page}">Moved</a>\n'
+        )
+        Path(app.outdir, f"{former}.html").write_text(text, encoding="utf-8")
+
+
 def setup(app):
     app.connect("autodoc-skip-member", leave_out)
     app.connect("html-page-context", describe)
+    app.connect("build-finished", redirect)
 
 
 html_math_renderer = "native"
@@ -100,7 +135,7 @@ html_theme_options = {
     "pygments_light_style": "tango",
     "pygments_dark_style": "github-dark",
 }
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], "gallery/index": []}
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

@@ -6,16 +6,19 @@ Everything is drawn from formulas or from the bundled data, with the public part
 import sys
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from PIL import Image
 from sklearn.exceptions import ConvergenceWarning
 from studies.paper.geometry import loadings_towards, unit_rates, upper_right_hull
 
 import log1pnmf as lp
 from log1pnmf._common.colors import distinct_colors
+from log1pnmf.analysis import match_factors
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.solver import alternate
@@ -24,6 +27,7 @@ from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
 IMAGES = Path(__file__).parent / "img"
+COMMON = ["acinar", "alpha", "beta", "delta", "ductal", "endothelial", "gamma"]
 INK, FAINT = "#24292f", "#8c959f"
 BLUE, ORANGE, GREEN, *_ = distinct_colors(9)
 STYLE = {
@@ -67,13 +71,13 @@ def newton_and_coordinate() -> Figure:
     best = min(objective.min() for _, objective in courses.values())
     figure = Figure(figsize=(10.0, 3.8), layout="constrained")
     by_iteration, by_time = figure.subplots(1, 2, sharey=True)
+    print("| solver | iterations | CPU s | objective above the best |\n|---|---|---|---|")
     for (name, (seconds, objective)), color in zip(courses.items(), (FAINT, GREEN, BLUE), strict=True):
         above = np.maximum(objective - best, 1.0)
         by_iteration.plot(above, color=color, label=name, linewidth=2)
         by_time.plot(seconds, above, color=color, linewidth=2)
-        print(
-            f"{name}: {len(above) - 1} iterations, {seconds[-1]:.1f} CPU s, {above[-1]:,.0f} above the best"
-        )
+        ended = "converged" if len(above) <= 150 else "still falling"
+        print(f"| {name} | {len(above) - 1}, {ended} | {seconds[-1]:.1f} | {above[-1] - 1:,.0f} |")
     by_iteration.set(yscale="log", xlabel="iterations", ylabel="objective above the best found")
     by_time.set(xscale="log", xlabel="CPU seconds, one thread")
     by_iteration.legend(fontsize=9)
@@ -160,7 +164,28 @@ def geometry() -> Figure:
     return figure
 
 
+def across_c() -> Figure:
+    """The same cells from c = inf to 0.001; a colour follows its factor from panel to panel."""
+    data, shifts = lp.datasets.pancreas(), (np.inf, 10.0, 1.0, 0.1, 0.001)
+    types = np.where(np.isin(data.sample_labels, COMMON), data.sample_labels, "other")[::3]
+    fits = {fit.c: fit for fit in lp.sweep(data.counts[::3], 9, shifts, n_jobs=1).fits}
+    figure, before = Figure(figsize=(8.4, 5.6), layout="constrained"), None
+    for ax, c in zip(figure.subplots(len(shifts), 1), shifts, strict=True):
+        fit = fits[c]
+        if before is not None:
+            order = match_factors(before, fit.loadings).order()
+            fit = replace(fit, loadings=fit.loadings[:, order], factors=fit.factors[:, order])
+        before = fit.loadings
+        lp.pl.structure(fit, types, ax=ax, heights="shares", legend=False)
+        ax.set(title=f"c = {c:g}".replace("inf", "∞"), ylabel="")
+        if c != shifts[-1]:
+            for label in ax.texts:
+                label.set_visible(False)
+    return figure
+
+
 FIGURES = {
+    "across-c": across_c,
     "newton-and-coordinate": newton_and_coordinate,
     "choose-k": choose_k,
     "link-scales": link,
@@ -174,7 +199,9 @@ def main(names: list[str]) -> None:
     warnings.simplefilter("ignore", lp.ApproximationWarning)
     with mpl.rc_context(STYLE):
         for name in names or FIGURES:
-            FIGURES[name]().savefig(IMAGES / f"{name}.png", dpi=130)
+            path = IMAGES / f"{name}.png"
+            FIGURES[name]().savefig(path, dpi=130)
+            Image.open(path).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 if __name__ == "__main__":

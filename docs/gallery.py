@@ -16,9 +16,9 @@ import matplotlib as mpl
 from matplotlib import pyplot
 from PIL import Image
 
-PAGE = Path(__file__).parent / "gallery.md"
+PAGE = Path(__file__).parent / "gallery" / "index.md"
 BLOCK = re.compile(
-    r"^```python\n(.*?)^```\n(?:\n!\[[^\]]*\]\((img/gallery/[\w-]+\.png)\))?", re.DOTALL | re.MULTILINE
+    r"^```python\n(.*?)^```\n(?:\n!\[[^\]]*\]\((\.\./img/gallery/[\w-]+\.png)\))?", re.DOTALL | re.MULTILINE
 )
 COLOURS = 256
 
@@ -26,7 +26,7 @@ COLOURS = 256
 def main(names: list[str]) -> None:
     mpl.use("Agg")
     warnings.simplefilter("ignore")
-    (PAGE.parent / "img" / "gallery").mkdir(exist_ok=True)
+    (PAGE.parents[1] / "img" / "gallery").mkdir(exist_ok=True)
     namespace: dict = {}
     for code, picture in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
         exec(code, namespace)

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/markers.md: ``PYTHONPATH=. python docs/markers_pictures.py [NAME ...]``.
+"""Draw the pictures of docs/how-to/markers.md: ``PYTHONPATH=. python docs/markers_pictures.py [NAME ...]``.
 
 MCF-7 is from ../shared/data, the pancreas cells are part of the package.
 """

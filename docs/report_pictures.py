@@ -1,4 +1,4 @@
-"""Make the pictures of docs/report.md: the first screens of the demo's report on a laptop and on a phone.
+"""Make the pictures of docs/reference/report.md: the first screens of the demo's report, wide and narrow.
 
 python docs/report_pictures.py              # runs the demo first
 python docs/report_pictures.py report.html  # from a report that is there

@@ -8,7 +8,6 @@ shared; ``--all --c 0.1 0.3 1 inf --l1 0 3 10 30`` prints the table of docs/expl
 
 import argparse
 import math
-from itertools import product
 from pathlib import Path
 
 import anndata
@@ -109,10 +108,14 @@ def main() -> None:
     given = parser.parse_args()
     data = cells()
     if given.all:
-        for l1, c in product(given.l1, given.c):
-            shared = [is_shared(tables[0]) for _, tables in all_starts(*data, c=c, l1=l1)]
-            best = "yes" if shared[0] else "no"
-            print(f"l1 = {l1:g}, c = {c:g}: best {best}, {sum(shared)} of {len(shared)}", flush=True)
+        print("| penalty |", " | ".join(f"c = {c:g}" for c in given.c), "|")
+        print("|---" * (1 + len(given.c)), "|", sep="")
+        for l1 in given.l1:
+            row = []
+            for c in given.c:
+                shared = [is_shared(tables[0]) for _, tables in all_starts(*data, c=c, l1=l1)]
+                row.append(f"{sum(shared)} ({'yes' if shared[0] else 'no'})")
+            print(f"| `l1={l1:g}` |", " | ".join(row), "|", flush=True)
         return
     counts, types, treatment = data
     tables = {c: rising(fitted(counts, c, L1, start), types, treatment) for c, start in BEST.items()}

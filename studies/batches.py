@@ -1,6 +1,6 @@
 """Batches: what is recovered under their effects, what is left of them in real data, and what they cost.
 
-python -m studies.batches                # all tables of docs/explanation/batches.md, about 20 CPU minutes
+python -m studies.batches                # all tables of docs/results/batches.md, about 20 CPU minutes
 python -m studies.batches effects        # one; also recovery, starts, dispersed, convergence, her2st, pace
 """
 
@@ -93,16 +93,15 @@ def recovery() -> Iterator[str]:
 def effects() -> Iterator[str]:
     """Table of how well effects are found, where counts alone would give them with an error below 5%.
 
-    "even" are samples of which every batch has the same kinds in the same parts. Fitted sizes have a default
-    start, the others `init="nndsvd"`.
+    Fitted size factors have a default start, the others `init="nndsvd"`.
     """
     short = {"init": "nndsvd"}
     kinds: dict[str, dict[str, Any]] = {
         "totals": short,
         "totals, batch_strength=1": {"batch_strength": 1.0, **short},
-        'size_factors="fit"': {"size_factors": "fit", "max_iter": 3000},
-        "true sizes": short,
-        "totals, even": short,
+        '`size_factors="fit"`': {"size_factors": "fit", "max_iter": 3000},
+        "true size factors": short,
+        "totals, every batch with the same kinds": short,
     }
     yield "| batches, c | " + " | ".join(kinds) + " |"
     yield "|---" * (1 + len(kinds)) + "|"
@@ -111,8 +110,8 @@ def effects() -> Iterator[str]:
         for kind, how in kinds.items():
             found = []
             for seed in range(0 if math.isinf(c) and "fit" in kind else 3):
-                data = simulated(n_batches, c, seed, even="even" in kind)
-                right = {"size_factors": data.sizes} if kind == "true sizes" else {}
+                data = simulated(n_batches, c, seed, even="same kinds" in kind)
+                right = {"size_factors": data.sizes} if kind == "true size factors" else {}
                 fit = _fitted(data.batched, c, batch=data.labels, **how, **right)
                 found.append(_off(data, fit))
                 worst.append(f"{kind}: {fit.stopped} after {fit.n_iter}")
@@ -277,8 +276,8 @@ def pace() -> Iterator[str]:
     sizes, K = counts.size_factors("total"), 6
     point = rng.uniform(0.0, 1.0, (n, K)), rng.gamma(0.3, 0.3, (m, K))
     batches = Batches(np.arange(n) % 8, np.exp(rng.normal(0.0, 0.3, (8, m))), 10.0)
-    yield "| PBMC, K = 6 | CPU s of an iteration | with 8 batches and their effects |"
-    yield "|---|---|---|"
+    yield "| PBMC, K = 6 | CPU s of an iteration | with 8 batches and their effects | ratio |"
+    yield "|---|---|---|---|"
     for c, zeros in ((1.0, "adaptive"), (1.0, "chebyshev"), (math.inf, "exact"), (1.0, "exact")):
         link = ShiftedLog(c)
         quick = None if link.is_identity else quadratic(link)
@@ -296,8 +295,9 @@ def pace() -> Iterator[str]:
         for _ in range(3 if zeros == "exact" and c == 1.0 else 10):
             for times, (engine, where) in zip(seconds, pairs, strict=True):
                 times.extend(_seconds(engine, where))
+        form = zeros.replace("chebyshev", "approximate")
         plain, batched = (float(np.quantile(times, 0.25)) for times in seconds)
-        yield f"| c = {c:g}, {zeros} | {plain:.3f} | {batched:.3f} ({batched / plain:.2f} x) |"
+        yield f"| c = {c:g}, {form} | {plain:.3f} | {batched:.3f} | {batched / plain:.2f} |"
     yield f"load of the machine at the end: {os.getloadavg()[0]:.1f} processes on {os.cpu_count()} cores"
 
 

@@ -42,6 +42,7 @@ from log1pnmf.fitting.ranking import stand_ins
 from log1pnmf.model.problem import Problem
 
 NOISES = ("poisson", "nb")
+LINKS = (0.1, 1.0, math.inf)
 
 
 CASES = [
@@ -145,14 +146,14 @@ def _describe(p: np.ndarray) -> dict[str, float]:
     return {"p below 0.05": float(np.mean(p <= 0.05)), "p below 0.01": float(np.mean(p <= 0.01))}
 
 
-def real_fits() -> Iterator[tuple[str, Fit, Any]]:
-    """Fit subsamples of real data; each takes seconds. Also their names and counts."""
+def real_fits() -> Iterator[tuple[str, float, Fit, Any]]:
+    """Fit subsamples of real data; each takes seconds. Also their names, c and counts."""
     from .rankings import DATA_SETS, subsample
 
-    for name, c in itertools.product(DATA_SETS, (0.1, 1.0, math.inf)):
+    for name, c in itertools.product(DATA_SETS, LINKS):
         counts, k = subsample(name).counts, DATA_SETS[name].n_components
         fit = fit_log1p_nmf(counts, k, c=c, tol=1e-5, max_iter=150, random_state=0, n_jobs=1)
-        yield f"{name}, c = {c:g}", fit, counts
+        yield name, c, fit, counts
 
 
 # ---------------------------------------------------------------- MCF-7
@@ -221,10 +222,15 @@ def fits(out: Path, n_simulations: int) -> None:
         for split in (False, True):
             name = f"noise, c = {c:g}, {'other half of the counts' if split else 'same counts'}"
             _print(done, name, from_noise(n_simulations, split=split, c=c))
-    for name, fit, counts in real_fits():
-        for overdispersion in (0.0, 0.7):
-            kind = "Poisson" if overdispersion == 0.0 else "overdispersed"
-            _print(done, f"planted in {name}, {kind}", planted(fit, counts, overdispersion=overdispersion))
+    kinds, rows = {"Poisson": 0.0, "overdispersed": 0.7}, {}
+    for name, c, fit, counts in real_fits():
+        for kind, overdispersion in kinds.items():
+            row = done[f"{name}, c = {c:g}, {kind}"] = planted(fit, counts, overdispersion=overdispersion)
+            rows.setdefault(name, []).append(f"{row['p below 0.05']:.3f}")
+    head = [f"c = {c:g}, {kind}" for c in LINKS for kind in kinds]
+    print("\n| planted in, p <= 0.05 |", " | ".join(head), "|\n|" + "---|" * (1 + len(head)))
+    for name, row in rows.items():
+        print(f"| {name} |", " | ".join(row), "|")
     (out / "calibration-fits.json").write_text(json.dumps(done))
 
 

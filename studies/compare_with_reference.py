@@ -1,4 +1,4 @@
-"""Print the tables of docs/reference-comparison.md: 63 fits of simulated counts beside the R package's.
+"""Print the tables of docs/developers/r-package.md: 63 fits of simulated counts beside the R package's.
 
     python studies/compare_with_reference.py [--reference ../shared/reference]
 
@@ -75,7 +75,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="not converged")
     with open(folder / "sim_results.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    worse, seconds, theirs_seconds = 0, 0.0, 0.0
+    worse, better, seconds, theirs_seconds = 0, 0, 0.0, 0.0
     for generator in dict.fromkeys(row["generator"] for row in rows):
         data = dict(np.load(folder / f"sim_{generator}.npz"))
         print(f"\n### Counts from `{generator}`\n")
@@ -95,11 +95,12 @@ def main() -> None:
                 f"| {fit.n_iter}{'' if fit.converged else ', not converged'}, {cpu:.1f} | {reason} |",
                 flush=True,
             )
-            worse += bool(reason)
+            worse, better = worse + (ours < theirs - SLACK), better + (ours > theirs + SLACK)
             seconds, theirs_seconds = seconds + cpu, theirs_seconds + their_cpu
     print(
-        f"\n{len(rows)} fits, {worse} of them lower than the reference's by more than {SLACK:g} per entry "
-        f"from the common start; {seconds:.0f} CPU s in all (the reference: {theirs_seconds:,.0f})."
+        f"\n| {len(rows)} fits | R package | log1pnmf |\n|---|---|---|\n"
+        f"| CPU seconds, all fits | {theirs_seconds:,.0f} | {seconds:.0f} |\n"
+        f"| fits whose log-likelihood per entry is lower by more than {SLACK:g} | {better} | {worse} |"
     )
 
 

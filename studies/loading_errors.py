@@ -83,7 +83,8 @@ def main() -> None:
     """Print the table."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     print(
-        "| counts | `noise` | errors | above zero | zero | above zero, factors fitted |\n" + "|---" * 6 + "|"
+        "| counts | `noise` | errors | given the factors: loadings above zero | loadings that are zero "
+        "| factors fitted: loadings above zero |\n" + "|---" * 6 + "|"
     )
     for c in (0.1, 1.0, math.inf):
         for overdispersion, noise in ((0.0, "poisson"), (0.5, "poisson"), (0.5, "nb")):

@@ -2,8 +2,8 @@
 
 python -m studies.marker_levels --simulations 20 --jobs 16
 
-Counts of a constant baseline and three programmes, each of a tenth (or 3%) of the features; the default call
-fits and tests them. "rare": the last programme is in 2% of 600 samples.
+Counts of a constant baseline and three factors, each of a tenth (or 3%) of the features; the default call
+fits and tests them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,21 @@ from log1pnmf.analysis.metrics import match_factors
 CASES: dict[str, dict[str, Any]] = {
     "Poisson": {},
     "few markers": {"share": 0.03},
-    "dispersion 0.5, nb": {"phi": 0.5, "noise": "nb"},
-    "rare, strong, nb": {"phi": 0.5, "noise": "nb", "n": 600, "rare": 0.02, "up": 2.0},
-    "rare, nb": {"phi": 0.5, "noise": "nb", "n": 600, "rare": 0.02, "up": 0.6},
-    "rare, Poisson fit": {"phi": 0.5, "n": 600, "rare": 0.02, "up": 0.6},
+    "overdispersed, nb": {"phi": 0.5, "noise": "nb"},
+    "a strong factor of 2% of the samples, nb": {
+        "phi": 0.5,
+        "noise": "nb",
+        "n": 600,
+        "rare": 0.02,
+        "up": 2.0,
+    },
+    "a factor of 2% of the samples, nb": {"phi": 0.5, "noise": "nb", "n": 600, "rare": 0.02, "up": 0.6},
+    "a factor of 2% of the samples, Poisson noise": {"phi": 0.5, "n": 600, "rare": 0.02, "up": 0.6},
 }
 
 
 def measure(case: dict[str, Any], sizes: str, seed: int) -> list[list[float]]:
-    """For each programme tested: level, found, false discoveries, correlation with the truth, reliability."""
+    """Type I error rate, found, false discoveries, correlation with the truth, reliability of each factor."""
     n, m, phi, up = case.get("n", 400), 300, case.get("phi", 0.0), case.get("up", 1.0)
     rng, warned = np.random.default_rng([seed, 42]), warnings.catch_warnings()
     present = np.array([0.3, 0.3, case.get("rare", 0.3)])
@@ -51,11 +57,11 @@ def measure(case: dict[str, Any], sizes: str, seed: int) -> list[list[float]]:
         found = markers(fit, counts, n_jobs=1)
     rows = []
     for k, j in match_factors(loadings, fit.loadings).pairs[2 if "rare" in case else 0 :]:
-        called, null = found.adjusted_p[:, j] <= 0.05, ~own.any(axis=1)
-        false = called[~own[:, k]].sum() / max(called.sum(), 1)
+        reported, null = found.adjusted_p[:, j] <= 0.05, ~own.any(axis=1)
+        false = reported[~own[:, k]].sum() / max(reported.sum(), 1)
         alike = np.corrcoef(loadings[:, k], fit.loadings[:, j])[0, 1]
-        level = np.mean(found.p[null, j] <= 0.05)
-        rows.append([level, called[own[:, k]].mean(), false, alike, found.reliability[j]])
+        rate = np.mean(found.p[null, j] <= 0.05)
+        rows.append([rate, reported[own[:, k]].mean(), false, alike, found.reliability[j]])
     return rows
 
 
@@ -64,7 +70,9 @@ def main() -> None:
     parser.add_argument("--simulations", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
-    print("| simulated | size factors | p <= 0.05 | found | false | r | reliability |\n|" + "---|" * 7)
+    print(
+        "| simulated | size factors | type I error rate | found | false | r | reliability |\n|" + "---|" * 7
+    )
     with ProcessPoolExecutor(options.jobs) as pool:
         for name, case in CASES.items():
             for sizes in ("true", "total", "fit"):

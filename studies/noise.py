@@ -79,19 +79,19 @@ def against_truth(seed: int, n_components: int = 6, dispersion: float = 0.5) -> 
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Say how often each number of factors was taken."""
+    """How often each number of factors was selected."""
     lines = [
-        "| true K | dispersion | noise | runs | K taken (times) | within 1 |",
+        "| true K | dispersion | noise | runs | K selected (times) | within 1 |",
         "|---|---|---|---|---|---|",
     ]
     for K, grid in GRIDS.items():
         for dispersion in DISPERSIONS:
-            for noise in ("poisson", "nb"):
+            for noise, shown in (("poisson", "Poisson"), ("nb", "negative binomial")):
                 same = (K, dispersion, noise)
                 taken = [r["taken"] for r in rows if (r["K"], r["dispersion"], r["noise"]) == same]
                 times = ", ".join(f"{k} ({taken.count(k)})" for k in grid if k in taken)
                 near = sum(abs(k - K) <= 1 for k in taken)
-                lines.append(f"| {K} | {dispersion} | {noise} | {len(taken)} | {times} | {near} |")
+                lines.append(f"| {K} | {dispersion} | {shown} | {len(taken)} | {times} | {near} |")
     return "\n".join(lines)
 
 

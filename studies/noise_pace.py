@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks.data import Folder
-from benchmarks.table import as_text
+from benchmarks.table import as_markdown
 
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.engines.native import NativeEngine
@@ -102,4 +102,4 @@ def measure(folder: Folder, data: str = "pbmc", n_components: int = 6) -> Iterat
 
 if __name__ == "__main__":
     name, K = sys.argv[1:] or ("pbmc", "6")
-    print(as_text(f"{name}, K = {K}, one thread, CPU", measure(Folder(), name, int(K))))
+    print(as_markdown(measure(Folder(), name, int(K))))

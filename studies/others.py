@@ -167,7 +167,8 @@ def as_line(row: dict[str, Any], texts: bool) -> str:
     if "failed" in row:
         cells = [row["program"], row["failed"]]
         return f"| {' | '.join(cells + [''] * (len(HEAD) - 2 - (not texts)))} |"
-    cells = [row["program"], f"{row['cpu']:.1f}", f"{row['memory']:.0f}", f"{row['gain']:,.0f}"]
+    gain = "–" if np.isnan(row["gain"]) else f"{row['gain']:,.0f}"
+    cells = [row["program"], f"{row['cpu']:.1f}", f"{row['memory']:.0f}", gain]
     for name in ("ari", "dominant", "clustered", "predicted", "stability", *(["npmi"] if texts else [])):
         cells.append("–" if np.isnan(row[name]) else f"{row[name]:.2f}")
     return f"| {' | '.join(cells)} |"

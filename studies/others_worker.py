@@ -76,6 +76,16 @@ def sklearn_log(counts: sparse.csr_matrix, n_components: int, seed: int) -> Resu
     return loadings, model.components_, lambda: sizes[:, None] * np.expm1(loadings @ model.components_)
 
 
+def sklearn_tfidf(counts: sparse.csr_matrix, n_components: int, seed: int) -> Result:
+    """Fit scikit-learn's NMF to tf-idf, as is usual for texts; it predicts no counts."""
+    from sklearn.decomposition import NMF
+    from sklearn.feature_extraction.text import TfidfTransformer
+
+    model = NMF(n_components, random_state=seed, max_iter=500)
+    loadings = model.fit_transform(TfidfTransformer().fit_transform(counts))
+    return loadings, model.components_, lambda: np.full(counts.shape, np.nan)
+
+
 def sklearn_lda(counts: sparse.csr_matrix, n_components: int, seed: int) -> Result:
     """Fit scikit-learn's LDA by variational Bayes."""
     from sklearn.decomposition import LatentDirichletAllocation
@@ -221,6 +231,7 @@ METHODS: dict[str, tuple[str, str, Method]] = {
         sklearn_nmf(solver="mu", beta_loss="kullback-leibler"),
     ),
     "sklearn log": ("scikit-learn NMF of log(1 + x)", "scikit-learn", sklearn_log),
+    "sklearn tfidf": ("scikit-learn NMF of tf-idf", "scikit-learn", sklearn_tfidf),
     "sklearn lda": ("scikit-learn LDA", "scikit-learn", sklearn_lda),
     "cnmf": ("cNMF", "cnmf", cnmf),
     "hpfrec": ("HPF (hpfrec)", "hpfrec", hpfrec),

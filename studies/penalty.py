@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks.data import DATA, Folder, smaller
-from benchmarks.table import as_text
+from benchmarks.table import as_markdown
 from joblib import Parallel, delayed
 
 from log1pnmf import fit_log1p_nmf
@@ -63,7 +63,7 @@ def main() -> None:
     given = parser.parse_args()
     folder, tasks = Folder(given.data), itertools.product(given.sets, SHIFTS, NOISES)
     rows = Parallel(given.jobs, batch_size=1)(delayed(measure)(folder, *task) for task in tasks)
-    print(as_text("l1='auto' against no penalty", rows))
+    print(as_markdown(rows))
 
 
 if __name__ == "__main__":

@@ -80,18 +80,17 @@ def _error(by_sample: np.ndarray) -> float:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """One line for data and size factors; what the splits say one after the other."""
-    lines = ["| data | counts | K | size factors | c, Poisson | c, nb | nb better by (error) | CPU s |"]
-    lines.append("|" + "---|" * 8)
+    lines = ["| data | counts | K | size factors | c, Poisson | c, nb | nb better by (error) |"]
+    lines.append("|" + "---|" * 7)
     for name, sizes in product(N_COMPONENTS, SIZES):
         own = [row for row in rows if (row["data"], row["sizes"]) == (name, sizes)]
         if own:
             chosen = [" and ".join(dict.fromkeys(_told(row[noise]) for row in own)) for noise in NOISES]
             gain, error = np.mean([row["gain"] for row in own], axis=0)
-            cpu = sum(row["cpu"] for row in own)
             shape = "{:,} x {:,}".format(*own[0]["shape"])
             lines.append(
                 f"| {name} | {shape} | {N_COMPONENTS[name]} | {sizes} | {' | '.join(chosen)} "
-                f"| {gain:,.0f} ({error:,.0f}) | {cpu:.0f} |"
+                f"| {gain:,.0f} ({error:,.0f}) |"
             )
     return "\n".join(lines)
 

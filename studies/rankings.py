@@ -157,13 +157,13 @@ def kullback_leibler(fit: Fit) -> np.ndarray:
 
 RANKINGS: dict[str, Scores] = {
     "weight in the factor": lambda fit: fit.factors,
-    "share minus mean share elsewhere (before)": share_excess,
+    "share minus mean share elsewhere": share_excess,
     "divergence from the best other factor": kullback_leibler,
     "fold change to the mean of the others, lower end": mean_of_others,
     "fold change to the best of the others, lower end": best_of_others,
     "fold change to the best in its place, lower end": swapped,
-    "fold change to the rest of its mixture": lambda fit: ranking_of(fit).log2_fold_change,
-    "**fold change to the rest of its mixture, lower end**": lambda fit: ranking_of(fit).lower,
+    "fold change to the other factors in its place": lambda fit: ranking_of(fit).log2_fold_change,
+    "**fold change to the other factors in its place, lower end**": lambda fit: ranking_of(fit).lower,
 }
 
 

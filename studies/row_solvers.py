@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.data import Folder
 from benchmarks.measuring import Task, follow
-from benchmarks.table import as_text
+from benchmarks.table import as_markdown
 
 
 @dataclass(frozen=True)
@@ -65,4 +65,4 @@ def measure(folder: Folder, quick: bool = False, full: bool = False) -> Iterator
 
 if __name__ == "__main__":
     rows = measure(Folder(), "--quick" in sys.argv, "--full" in sys.argv)
-    print(as_text("Newton and coordinate from one rank-one start", rows))
+    print(as_markdown(rows))

@@ -70,9 +70,10 @@ def measured(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Say how often each c was taken."""
+    """How often each c was selected."""
     lines = [
-        "| noise | size factors | true c | spread | runs | c taken (times) | within a decade | CPU s |",
+        "| counts, noise | size factors | true c | spread | runs | c selected (times) | within a decade "
+        "| CPU s of a run |",
         "|" + "---|" * 8,
     ]
     kinds = sorted({(r["noise"], r["c"], r["spread"], KINDS.index(r["sizes"])) for r in rows})

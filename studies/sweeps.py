@@ -1,6 +1,6 @@
 """Independent fits at several c against a sweep, whose fits start from their neighbours: the bundled cells.
 
-python -m studies.sweeps     # a table of docs/anndata.md; about ten CPU minutes
+python -m studies.sweeps     # a table of docs/how-to/anndata.md; about ten CPU minutes
 
 All settings but K and the seed are the defaults. The first half of a sweep, with rising c,
 is a column as well.
@@ -38,7 +38,6 @@ def measured(seed: int) -> dict[str, Found]:
             if warm and i == len(SHIFTS) - 1:
                 found["only up"] = dict(best), clock.read()[0]
         found[name] = best, clock.read()[0]
-        print(seed, name, found[name], flush=True)
     return found
 
 
@@ -48,13 +47,12 @@ def main() -> None:
     warnings.simplefilter("ignore")
     runs = [measured(seed) for seed in range(parser.parse_args().seeds)]
     names = ("its own start", "only up", "up and down")
-    print("| c | best | " + " | ".join(names) + " |\n|" + "---|" * 5)
-    for c in SHIFTS:
-        top = max(run[name][0][c] for run in runs for name in names)
-        cells = ["; ".join(f"{top - run[name][0][c]:,.0f}" for run in runs) for name in names]
-        print(f"| {c:g} | {top:,.0f} | {' | '.join(cells)} |")
-    seconds = ["; ".join(f"{run[name][1]:.0f}" for run in runs) for name in names]
-    print(f"| CPU s | | {' | '.join(seconds)} |")
+    tops = {c: max(run[name][0][c] for run in runs for name in names) for c in SHIFTS}
+    gaps = [max(tops[c] - run[name][0][c] for run in runs for c in SHIFTS) for name in names]
+    seconds = [", ".join(f"{run[name][1]:.0f}" for run in runs) for name in names]
+    print("| |", " | ".join(names), "|\n|" + "---|" * 4)
+    print("| largest distance to the best log-likelihood |", " | ".join(f"{gap:,.0f}" for gap in gaps), "|")
+    print("| CPU s, seed by seed |", " | ".join(seconds), "|")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.data import Folder
 from benchmarks.measuring import Task, follow
-from benchmarks.table import as_text
+from benchmarks.table import as_markdown
 
 REPEATS = 3
 
@@ -75,5 +75,5 @@ def measure_busy(repeats: int = 5) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    print(as_text("Threads", measure(Folder())))
-    print(as_text("A small fit (120 x 300) while every core has other work", measure_busy()))
+    print(as_markdown(measure(Folder())))
+    print(as_markdown(measure_busy()))

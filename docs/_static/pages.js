@@ -13,4 +13,16 @@ document.addEventListener("DOMContentLoaded", () => {
     if (table.scrollWidth <= table.clientWidth + 2) continue;
     for (const cell of table.querySelectorAll("td")) cell.classList.toggle("long", cell.textContent.length > 60);
   }
+  // The gallery begins with its pictures, each a link to its section.
+  const gallery = document.querySelector("section#gallery-of-plots");
+  if (!gallery) return;
+  const thumbnails = document.createElement("nav");
+  thumbnails.className = "thumbnails";
+  for (const section of gallery.querySelectorAll(":scope > section > section")) {
+    const link = document.createElement("a");
+    link.href = `#${section.id}`;
+    link.append(section.querySelector("img").cloneNode(), section.querySelector("h3").firstChild.textContent);
+    thumbnails.append(link);
+  }
+  gallery.querySelector("h1").after(thumbnails);
 });

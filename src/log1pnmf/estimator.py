@@ -66,7 +66,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         With "adaptive": largest sum of absolute errors at zero counts, as a share of the log-likelihood.
     size_factors : {"total", "fit", "none"} or array of shape (n_samples,)
         Depth of the samples. "total" is the total count divided by its mean. "fit" starts there and
-        estimates them with the model, for programmes that change totals (docs/explanation/sizes.md).
+        estimates them with the model, for factors that change totals.
     noise : {"poisson", "nb", "auto"}
         How counts scatter around their means: "nb" is negative binomial, with the variance
         ``mean + dispersion * mean**2``. "auto" takes the one that predicts held-out counts better, and

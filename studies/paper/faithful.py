@@ -1,7 +1,7 @@
 """The paper's own fits: the R packages' starts and coordinate ascent, for the paper's number of iterations.
 
 What is done here beyond what the paper says was read in the public scripts and packages it names (log1pNMF,
-fastTopics) and checked against their figures; docs/sparse-form.md tells how.
+fastTopics) and checked against their figures; docs/explanation/sparse-form.md tells how.
 """
 
 from __future__ import annotations

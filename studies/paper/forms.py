@@ -216,7 +216,7 @@ def choose_l1_by_samples(case: Case, penalties: Sequence[float]) -> Choice:
     """Choose a penalty on held-out samples, by the rule of one standard error.
 
     Counts that vary more than Poisson counts do, as replicates of an experiment, share the excess between the
-    two parts of a split count; samples that were held out do not (docs/choosing.md).
+    two parts of a split count; samples that were held out do not (docs/how-to/choosing.md).
     """
     options = case.fits.options
     folder = options.fits / "selections"

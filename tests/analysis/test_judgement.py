@@ -12,7 +12,7 @@ from log1pnmf.analysis.selection import judge
 def table(rows, stability=None):
     """Columns of a summary; rows are (c, K, difference, standard error of it)."""
     c, numbers, difference, error = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
-    columns = {"c": c, "n_components": numbers, "l1": np.zeros(len(c))}  # without noise: Poisson's
+    columns = {"c": c, "n_components": numbers, "l1": np.zeros(len(c)), "noise": ["poisson"] * len(c)}
     columns |= {"difference": difference, "se_difference": error}
     if stability is not None:
         columns |= {"stability": np.array(stability), "se_stability": np.full(len(c), 0.01)}
@@ -44,9 +44,20 @@ def test_the_best_at_the_end_of_the_grid_is_no_answer(rows, words):
     assert (found.setting, found.clear) == (None, False)
     assert found.headline.startswith("The data do not decide")
     assert words in found.reasons[0]
-    overdispersed = "compare noise='nb'"  # splits of such counts want ever more factors
-    assert (overdispersed in found.reasons[0]) == ("K = 3" in words)
+    overdispersed = "compare noise='nb'"  # splits of such counts want ever more factors, and a small c
+    assert (overdispersed in found.reasons[0]) == ("K = 3" in words or "c = 0.1" in words)
     assert overdispersed not in judge(table(rows), holdout="samples").reasons[0]
+
+
+def test_where_prediction_keeps_growing_stability_and_size_are_named():
+    rows = table([(1.0, 2, -90.0, 9.0), (1.0, 3, -40.0, 8.0), (1.0, 4, 0.0, 0.0)], [1.0, 0.95, 0.6])
+    rows["smallest_share"] = np.array([0.4, 0.2, 0.012])
+    reason = judge(rows).reasons[0]
+    assert (
+        "K = 3 has stability 0.95, and its smallest factor carries 20.0% of the signal; K = 4 has" in reason
+    )
+    assert "stability 0.60, and its smallest factor carries 1.2%" in reason
+    assert "n_seeds=3 measures it" in judge(rows | {"stability": np.full(3, np.nan)}).reasons[0]
 
 
 def test_an_end_of_what_is_possible_is_an_answer():
@@ -97,15 +108,16 @@ def found(counts):
 def test_stability_and_likelihood_agree_on_what_is_there(found):
     stability = found.summary["stability"]
     assert found.judgement.setting == Setting(math.inf, 3)
+    assert stability[2] > 0.99 > stability[1]
     assert stability[0] == 1.0  # one factor alone
-    assert stability[2] > 0.99 > stability[3]
+    assert np.isnan(stability[3])  # more factors than the choice
     assert str(found.judgement) in str(found)
 
 
 def test_without_seeds_nothing_is_said_about_stability(counts):
     plain = select(counts, [2, 3], math.inf, **{**QUICK, "n_seeds": 0})
     assert np.isnan(plain.summary["stability"]).all()
-    assert "seeds" not in str(plain.judgement)
+    assert "stability 0" not in str(plain.judgement)
     with pytest.raises(ValueError, match="n_seeds must be 0 or at least 2"):
         select(counts, [2, 3], math.inf, **{**QUICK, "n_seeds": 1})
 
@@ -114,8 +126,10 @@ def test_stability_does_not_depend_on_how_it_is_run_and_every_fit_is_told_of(cou
     told = []
     again = select(counts, [1, 2, 3, 4], math.inf, on_fit=lambda *n: told.append(n), **{**QUICK, "n_jobs": 2})
     np.testing.assert_array_equal(again.agreement, found.agreement)
-    n_fits = 4 * 2 + 3 * 3  # folds, and seeds of more than one factor
-    assert told == [(done, n_fits) for done in range(1, n_fits + 1)]
+    n_fits = 4 * 2 + 2 * 3  # folds, and seeds of the choice and of one factor fewer
+    assert [done for done, _ in told] == list(range(1, n_fits + 1))
+    assert told[-1] == (n_fits, n_fits)
+    assert again.is_whole
 
 
 def test_a_log_file_gets_one_line_about_all_fits(counts, capsys):

@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from dataclasses import asdict
 from importlib import import_module
 
 import anndata
@@ -16,6 +17,7 @@ from log1pnmf import Log1pNMF
 from log1pnmf.analysis import Selection, Setting, select
 from log1pnmf.analysis.grid import Grid, ScoredFit, make_folds
 from log1pnmf.analysis.heldout import heldout_log_likelihood, training_by_sample
+from log1pnmf.analysis.selection import next_numbers
 from log1pnmf.counts import folds
 from log1pnmf.model.noise import ShiftedLog
 
@@ -110,7 +112,7 @@ def test_tables_agree(found):
 def records(scores, settings):
     """Records of made-up scores, (settings, folds, samples)."""
     return [
-        ScoredFit(fold, setting, np.asarray(by_sample, dtype=float), 1, True, 0.0, np.zeros(len(by_sample)))
+        ScoredFit(fold, setting, np.asarray(by_sample, float), 1, True, 0.0, np.zeros(len(by_sample)), 0.1)
         for setting, folds in zip(settings, scores, strict=True)
         for fold, by_sample in enumerate(folds)
     ]
@@ -154,6 +156,52 @@ def test_neither_the_order_of_the_values_nor_the_number_of_jobs_changes_a_bit(co
     np.testing.assert_array_equal(other.scores, found.scores)
 
 
+def tried(values, likelihoods, *, error=1.0):
+    """Numbers of factors in the order in which a search tries them, given what each would score."""
+    grid, order = Grid.of(1.0, values), []
+    while new := next_numbers(grid, summary_of(order, likelihoods, error) if order else None):
+        order += new
+    return order
+
+
+def summary_of(numbers, likelihoods, error):
+    score = np.array([likelihoods(number) for number in numbers], dtype=float)
+    difference = score - score.max()
+    return {
+        "n_components": np.array(numbers),
+        "difference": difference,
+        "se_difference": np.where(difference < 0, error, 0.0),
+    }
+
+
+@pytest.mark.parametrize("best", [2, 3, 5, 6, 9, 14, 23, 30])
+def test_a_search_finds_the_peak_and_the_simplest_beside_it_with_few_fits(best):
+    order = tried(range(2, 31), lambda number: -10.0 * abs(number - best))
+    assert {best - 1, best, best + 1} & set(range(2, 31)) <= set(order)
+    assert len(order) <= 13
+    assert max(order) <= max(4 * best, 8)
+    flat = tried(range(2, 31), lambda number: 10.0 * min(number - best, 0))  # no gain beyond the simplest
+    assert {best - 1, best} & set(range(2, 31)) <= set(flat)
+
+
+def test_a_search_among_few_values_ends_after_two_that_are_clearly_worse():
+    assert tried([1, 2, 3, 4, 5, 6], lambda number: -10.0 * abs(number - 2)) == [1, 2, 3, 4]
+    assert tried([1, 2, 3, 4, 5, 6], lambda number: -0.1 * abs(number - 2)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_is_not_tried_is_named_and_what_is_left_out_of_the_samples(counts):
+    y = np.tile(simulated(1.0, 2, shape=(45, 60), mean=6.0), (2, 1))
+    more = {"size_factors": np.linspace(0.5, 1.5, 90), "batch": np.arange(90) % 2, "max_samples": 60}
+    found = select(y, [1, 2, 6, 9, 12], 1.0, **QUICK | more)
+    assert found.not_tried == (12,)
+    assert found.is_whole
+    assert "Not tried: K = 12." in found.judgement.reasons
+    assert "60 random samples of 90" in str(found)
+    assert found.scores.shape[2] == 60
+    with pytest.raises(ValueError, match="max_samples must be at least 2"):
+        select(y, 1, max_samples=1)
+
+
 class Interrupted:
     """Lets some paths finish, then presses Ctrl-C in the thread that waits for them."""
 
@@ -174,7 +222,7 @@ def test_resumed_is_uninterrupted(counts, found, tmp_path, monkeypatch):
     path = tmp_path / "selection.npz"
     grid = ([2, 3, 4], [0.01, 1.0, math.inf])
     monkeypatch.setattr(running, "wait", Interrupted(after=12))
-    with pytest.warns(RuntimeWarning, match="interrupted after 1[0-9] of 18 fits"):
+    with pytest.warns(RuntimeWarning, match="interrupted after 1[0-9] of at most 18 fits"):
         part = select(counts, *grid, resume=path, **QUICK)
     assert 0 < len(part.settings) < 9
     monkeypatch.setattr(running, "wait", running_wait)
@@ -205,7 +253,7 @@ def test_every_finished_fit_counts(tmp_path, monkeypatch, more):
 
     whole = select(data, [1, 2], [1.0, math.inf], **options)
     n_fits = len(done)
-    assert n_fits == len(whole.settings) * 2 + len(whole.settings) // 2 * 2
+    assert n_fits == len(whole.settings) * 2 + sum(one.n_components > 1 for one in whole.to_compare) * 2
     for number in range(1, n_fits + 1):
         with pytest.raises(Stop):
             select(data, [1, 2], [1.0, math.inf], resume=path, on_fit=stop, **options)
@@ -354,13 +402,12 @@ def made_up(rows, sizes="total"):
     """A selection with one fold: held-out and training log-likelihood of every setting, over ten samples."""
     shares = np.linspace(0.5, 1.5, 10) / 10.0
     records = [
-        ScoredFit(0, setting, held * shares, 1, True, 0.0, fitted * shares)
+        ScoredFit(0, setting, held * shares, 1, True, 0.0, fitted * shares, 0.1)
         for setting, (held, fitted) in rows.items()
     ]
     grid = Grid.of({one.c for one in rows}, {one.n_components for one in rows}, noise="nb")
-    return Selection.of(
-        grid, records, {"n_folds": 1, "holdout": "counts", "settings": {"size_factors": sizes}}
-    )
+    about = {"n_folds": 1, "holdout": "counts", "settings": {"size_factors": sizes}, "n_samples": 10}
+    return Selection.of(grid, records, about | {"grid": asdict(grid)})
 
 
 def test_training_counts_choose_among_values_of_c_but_not_of_k():

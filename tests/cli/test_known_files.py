@@ -34,12 +34,11 @@ def test_files_of_what_is_known(counts, tmp_path, capsys):
     assert "a name, a description and features" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "command", [["sweep", "-k", "2", "-c", "1,inf"], ["select", "-k", "1-2", "--folds", "2"]]
-)
-def test_known_factors_go_along(counts, tmp_path, capsys, command):
+def test_known_factors_go_along_a_sweep_and_select_refuses_them(counts, tmp_path, capsys):
     (tmp_path / "sets.gmt").write_text("cycle\tabout\tg1\tg2\n")
-    arguments = [*command, str(tmp_path / "counts.csv"), "-o", str(tmp_path / "out"), "--jobs", "1"]
-    more = ["--no-report"] if command[0] == "sweep" else ["--seeds", "0"]
+    arguments = [str(tmp_path / "counts.csv"), "-o", str(tmp_path / "out"), "--jobs", "1"]
     known = ["--set", f"mask={tmp_path / 'sets.gmt'}", "--set", "max_iter=3", "--set", "init=nndsvd"]
-    assert main([*arguments, *more, *known]) == 0, capsys.readouterr().err
+    assert main(["select", "-k", "1-2", *arguments, *known]) != 0
+    assert "mask is not an option of the fits of a selection" in capsys.readouterr().err
+    sweep = ["sweep", "-k", "2", "-c", "1,inf", "--no-report"]
+    assert main([*sweep, *arguments, *known]) == 0, capsys.readouterr().err

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from log1pnmf import fit_log1p_nmf
+from log1pnmf import fit_log1p_nmf, shares
+from log1pnmf.analysis import effective_factors
 from log1pnmf.counts.counts import Counts
+from log1pnmf.datasets import pancreas
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.model.objective import log_likelihood
 
@@ -114,3 +116,13 @@ def test_a_known_design_with_dispersions(real_data):
     fit = fit_log1p_nmf(data.X[:, ::5], 3, fixed_loadings=known, **options)
     assert np.isfinite(fit.dispersion).all()
     assert np.isfinite(fit.objective)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_cells_combine_more_factors_as_c_falls():
+    """The first picture of README and site; in the best of ten starts (2.0, 2.7 and 5.4 factors)."""
+    counts, how = pancreas().counts[::6], {"init": "random", "n_init": 10, "max_iter": 100}
+    fits = [fit_log1p_nmf(counts, 9, c=c, random_state=0, **how) for c in (math.inf, 1.0, 0.001)]
+    few, some, many = (effective_factors(shares(fit)).mean() for fit in fits)
+    assert 1.2 * few < some < many / 1.5

@@ -147,7 +147,7 @@ def test_simulated(simulated, case):
     """No worse than the reference from the common start; or else that was a local optimum.
 
     Then one of a few random starts ends no worse than the reference, and going on changes nothing. Which
-    starts meet a poor optimum depends on the path, see docs/reference-comparison.md. At small c the Taylor
+    starts meet a poor optimum depends on the path, see docs/developers/r-package.md. At small c the Taylor
     form is no approximation: the better it is maximised, the worse the likelihood may be. So where no fit
     reaches the reference's likelihood, ours is better in what is maximised than the paper's solver from the
     same start after as many iterations as the reference had.

@@ -215,7 +215,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_archive(path: StrPath, kind: str | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read what `write_archive` wrote; nothing in the file is trusted (docs/architecture.md)."""
+    """Read what `write_archive` wrote; nothing in the file is trusted (docs/developers/architecture.md)."""
     target = real_path(path)
     if target.exists() and not target.is_file():
         raise ValueError(f"{os.fspath(path)} is not a file; pass the file that was saved")

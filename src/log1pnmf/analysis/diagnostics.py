@@ -119,7 +119,7 @@ def loading_errors(
     """Compute standard errors of loadings given the factors, from the counts of each sample.
 
     The factors are treated as known: intervals hold a sample's loadings on the factors of this fit, and less
-    often those on the true factors (docs/usage.md). For a loading at its bound, 1.96 errors reach the end of
+    often those on the true factors. For a loading at its bound, 1.96 errors reach the end of
     a one-sided 95% interval, and the errors of the other loadings are computed without it.
 
     Parameters

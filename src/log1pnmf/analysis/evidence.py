@@ -199,7 +199,7 @@ def evidence(
 ) -> Evidence:
     """Measure for each factor what the fit loses without it, and how often it comes back.
 
-    docs/how-to/evidence.md explains the columns, and what this costs.
+    The page "Is each factor real?" explains the columns, and what this costs.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import Random, check_choice, check_number, check_whole
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import folds, training_size_factors
-from log1pnmf.fitting.fit import Fit, c_name
+from log1pnmf.fitting.fit import Fit, c_name, factor_shares
 from log1pnmf.fitting.fit_counts import fit_counts
 from log1pnmf.fitting.settings import NOISES, Settings
 from log1pnmf.model.dispersion import FIRST_DISPERSION
@@ -27,8 +27,6 @@ from .heldout import heldout_features, heldout_log_likelihood, training_by_sampl
 Array = NDArray[np.float64]
 
 # ---------- what is compared: settings, and the order in which they are fitted
-
-SECOND_NOISE = 1000  # marks settings with another noise than the first; fewer values of l1 are compared
 
 
 @dataclass(frozen=True)
@@ -113,20 +111,20 @@ class Grid:
     def __len__(self) -> int:
         return len(self.n_components) * len(self.c) * len(self.l1) * len(self.noise)
 
-    def before(self, setting: Setting) -> Setting | None:
-        """Return the setting whose fit a fit starts from; None for the first of all."""
-        for name in ("l1", "c", "noise", "n_components"):
+    def before(self, setting: Setting, tried: Iterable[int]) -> Setting | None:
+        """Return the setting whose fit a fit starts from, among these numbers of factors; None at first."""
+        for name in ("l1", "c", "noise"):
             values = getattr(self, name)
             number = values.index(getattr(setting, name))
             if number:
                 return replace(setting, **{name: values[number - 1]})
-        return None
+        fewer = [number for number in tried if number < setting.n_components]
+        return replace(setting, n_components=max(fewer)) if fewer else None
 
     def place(self, setting: Setting) -> list[int]:
         """Return numbers that tell a setting from all others."""
         names = ("n_components", "c", "l1", "noise")
-        *place, noise = (getattr(self, name).index(getattr(setting, name)) for name in names)
-        return [*place, SECOND_NOISE + noise] if noise else place
+        return [getattr(self, name).index(getattr(setting, name)) for name in names]
 
 
 def ascending_shifts(c: Any) -> tuple[float, ...]:
@@ -254,6 +252,7 @@ class ScoredFit:
     converged: bool
     seconds: float  # CPU seconds of the thread, all starts and the scoring included
     fitted: Array  # (n,): log-likelihood of the training counts of every sample, see `Part.scores`
+    smallest_share: float  # of the signal that a factor carries
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +281,8 @@ class Fitter:
         assert self.part.scores is not None  # only folds are scored
         by_sample, fitted = self.part.scores(fit)
         how = fit.n_iter, fit.converged, time.thread_time() - started
-        return fit, ScoredFit(self.part.number, setting, by_sample, *how, fitted)
+        smallest = float(factor_shares(fit.loadings, fit.factors).min())
+        return fit, ScoredFit(self.part.number, setting, by_sample, *how, fitted, smallest)
 
     def _random(self, setting: Setting, *number: int) -> Random:
         return np.random.default_rng([self.seed, 1, self.part.number, *self.grid.place(setting), *number])

@@ -225,8 +225,7 @@ def top_features(source: Any, n_top: int = 10, *, key: str | None = None, featur
     """List the features that each factor raises most.
 
     The comparison is between a typical sample with the factor and the same sample with more of its other
-    factors instead (docs/markers.md). Only the fit is needed; `log1pnmf.analysis.markers` adds tests, from
-    the counts.
+    factors instead. Only the fit is needed; `log1pnmf.analysis.markers` adds tests, from the counts.
 
     Parameters
     ----------
@@ -317,7 +316,7 @@ def markers(
 
     Features have the same order as in `log1pnmf.analysis.top_features` and in every list of this package. For
     the tests every feature is regressed on the loadings, without penalty and with all zero counts.
-    docs/markers.md explains the effect and shows when the tests hold.
+    The page "Markers" explains the effect and when the tests hold.
 
     Parameters
     ----------

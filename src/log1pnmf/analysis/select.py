@@ -6,7 +6,7 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from typing import Any
@@ -32,19 +32,21 @@ from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import ENGINES, check_totals, resolve_engine
 from log1pnmf.fitting.checkpoint import fingerprint
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.fit_counts import check_any, checked, fit_counts
+from log1pnmf.fitting.fit_counts import KNOWN, check_any, checked, fit_counts
 from log1pnmf.fitting.settings import INITS, Settings
 from log1pnmf.fitting.summary import note_on_sizes
 from log1pnmf.model.batches import Batches
 
 from .grid import HOLDOUTS, Fitter, Grid, Job, Part, ScoredFit, Setting, make_folds
-from .selection import Done, Selection, in_every_fold, read_done, write_done
+from .selection import Done, Selection, in_every_fold, next_numbers, read_done, write_done
 from .stability import stability
 
-NOT_FOR_SELECTION = ("checkpoint", "callbacks", "n_init")
+NOT_FOR_SELECTION = ("checkpoint", "callbacks", "n_init", *KNOWN)
 
 N_FOLDS = 3  # how often counts or samples are held out, by default
-N_SEEDS = 5  # fits of every setting to all counts, by default: their agreement is the setting's stability
+N_SEEDS = 3  # fits of a setting to all counts, by default: their agreement is the setting's stability
+MAX_SAMPLES = 2000  # samples to fit at most, by default
+ENOUGH: dict[str, Any] = {"init": "nndsvd", "tol": 1e-5, "max_iter": 100, "engine": "auto"}  # by default
 
 MOST_CHECKED, FEWEST_CHECKED = 5e5, 200  # entries, and samples at least, to check totals as size factors with
 
@@ -69,8 +71,9 @@ def select(
     holdout: str = HOLDOUTS[0],
     n_folds: int = N_FOLDS,
     test_fraction: float = 0.2,
-    n_starts: int = 2,
+    n_starts: int = 1,
     n_seeds: int = N_SEEDS,
+    max_samples: int | None = MAX_SAMPLES,
     random_state: Any = 0,
     n_jobs: int | None = None,
     verbose: int | None = None,
@@ -84,10 +87,15 @@ def select(
     ----------
     counts : array, sparse matrix, data frame or Counts
         Whole numbers, samples x features.
-    n_components, c, l1 : number or sequence of numbers
-        All combinations are compared.
+    n_components : int or sequence of int
+        Numbers of factors to choose from. They are tried from the smallest on, until two in a row predict
+        worse than the best by more than two standard errors. Of more than six values, such as
+        ``range(2, 31)``, every step first doubles the number; then the gaps around the best are halved.
+    c, l1 : number or sequence of numbers
+        All combinations are compared, for every number of factors that is tried.
     noise : {"poisson", "nb", "auto"} or sequence of them
-        Kinds of noise to compare, each with every combination; "auto" is both.
+        Kinds of noise to compare, each with every combination; "auto" is both. Poisson noise alone leads to
+        too many factors and a too small c where counts vary more than Poisson counts.
     holdout : {"counts", "samples"}
         "counts" holds out a share of all counts (`log1pnmf.counts.folds`) and fits all samples. "samples"
         holds out a part of the samples (``1 / n_folds``), which the factors of the others must describe:
@@ -98,12 +106,16 @@ def select(
     test_fraction : float
         Share of the counts to score, at most ``1 / n_folds``; with "samples", share of the features.
     n_starts : int
-        Number of starts of every fit. The first continues from a neighbouring setting (one factor fewer at
+        Number of starts of every fit. The first continues from a neighbouring setting (fewer factors at
         the largest c; then the next larger c; then the next larger penalty), the others use `init`. The fit
         with the best training objective is kept.
     n_seeds : int
-        Number of fits of every setting to all counts, from random starts. The mean similarity of their
-        matched factors is the stability of the setting. 0 skips this and about halves the time.
+        Number of fits to all counts, from random starts, of the settings that may be chosen: the best, the
+        simplest within one standard error, and the next smaller number of factors; all of them where the
+        best is the largest number. The mean similarity of matched factors is the stability. 0 skips this.
+    max_samples : int, optional
+        Number of random samples to fit at most, the same ones every time; None uses all. Factors that are
+        rare in them are not found.
     random_state : int, RandomState, Generator or None
         Seed or generator of the random numbers.
     n_jobs : int, optional
@@ -116,11 +128,11 @@ def select(
         File that keeps what is done, written after every fit. If it exists, the call continues from it, and
         the result is the same as without the interruption. Counts and settings must be the same.
     on_fit : callable, optional
-        Called after every fit, with the number of finished fits and the total.
+        Called after every fit, with the number of finished fits and of those planned so far.
     **parameters : optional
-        Parameters of all fits: others of `log1pnmf.Log1pNMF`, with the same defaults. Scores are always
-        exact. With `batch`, one label per sample, every fold estimates the effects from its training part and
-        scores the held-out part with them.
+        Others of `log1pnmf.Log1pNMF`, by default ``init="nndsvd", tol=1e-5, max_iter=100``, which is enough
+        to compare fits. Scores are always exact. With `batch`, one label per sample, every fold estimates the
+        effects from its training part and scores the held-out part with them.
 
     Returns
     -------
@@ -138,8 +150,8 @@ def select(
     -----
     c and the penalty mean the same as in a fit to all counts (`log1pnmf.counts.training_size_factors`).
 
-    If factors change the totals of samples and totals are the size factors, a small c looks better than it is
-    (docs/explanation/sizes.md). The judgement then says so.
+    If factors change the totals of samples and totals are the size factors, a small c looks better than
+    it is. The judgement then says so.
 
     The two parts of a count are independent only if counts are Poisson. If counts vary more, both parts share
     the excess: with ``holdout="counts"`` and Poisson noise, too many factors look useful.
@@ -166,29 +178,32 @@ def select(
     check_whole("n_folds", n_folds, least=1 if holdout == "counts" else 2)
     check_whole("n_starts", n_starts, least=1)
     check_whole("n_seeds", n_seeds, least=0)
+    if max_samples is not None:
+        check_whole("max_samples", max_samples, least=2)
     if n_seeds == 1:
         raise ValueError("n_seeds must be 0 or at least 2, got 1: fits are compared with each other")
     check_absent(parameters, NOT_FOR_SELECTION, "the fits of a selection")
-    if "init" in parameters:
-        check_choice("init", parameters["init"], INITS)  # every fold needs a start of its own
-    if "engine" in parameters:
-        check_choice("engine", parameters["engine"], ENGINES)
-    data = Counts.from_any(counts)
-    check_totals(data)
+    parameters = {**ENOUGH, **parameters}
+    check_choice("init", parameters["init"], INITS)  # every fold needs a start of its own
+    check_choice("engine", parameters["engine"], ENGINES)
+    everything = Counts.from_any(counts)
+    check_totals(everything)
+    data, rows = everything.part_in_memory(max_samples)
     check_any(data)
     first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0], "noise": grid.noise[-1]}
     seed = new_seed(as_random(random_state))
-    settings, given = checked(**first, **parameters, random_state=seed)
+    settings, given = checked(**parameters, **first, random_state=seed)
     if "dispersion" in given:
         raise ValueError("dispersion must be 'feature' or 'shared' here: every fold finds its own")
     batches = None
     if given.get("batch") is not None:
         strength, totals = settings.batch_strength, settings.size_factors == "total"
-        batches = Batches.of(given["batch"], data.shape, strength, by_counts=totals)
+        batches = Batches.of(given["batch"], everything.shape, strength, by_counts=totals).of_samples(rows)
         batches = batches if batches.n_batches > 1 else None  # one is none
     engine = resolve_engine(settings.engine, data, max(grid.n_components))
     settings = replace(settings, engine=engine)
     sizes = given.get("size_factors", settings.size_factors)
+    sizes = sizes if isinstance(sizes, str) else everything.size_factors(sizes)[rows]
     about = {
         **fingerprint(
             settings, data, size_factors=[data.size_factors(sizes)], batch=batches and [batches.labels]
@@ -200,6 +215,7 @@ def select(
         "n_starts": int(n_starts),
         "n_seeds": int(n_seeds),
         "seed": seed,
+        "n_samples": everything.n_samples,
     }
     done = _resumed(resume, about, keeps_seed=random_state is None)
     seed, interrupted = done.about["seed"], threading.Event()
@@ -225,16 +241,12 @@ def select(
 
 def _selection(done: Done, grid: Grid, finished: bool) -> Selection:
     """Return the result, with warnings about what is missing or has not converged."""
-    n_folds = done.about["n_folds"]
-    total = len(grid) * n_folds  # those with other seeds are not counted
+    n_folds, total = done.about["n_folds"], len(done.records)  # those with other seeds are not counted
     if not finished:
         if not in_every_fold(grid, done.records, n_folds):
             raise KeyboardInterrupt
-        warn(
-            f"interrupted after {len(done.records)} of {total} fits: settings that were not fitted in "
-            "every fold are left out",
-            RuntimeWarning,
-        )
+        left_out = "settings that were not fitted in every fold are left out"
+        warn(f"interrupted after {total} of at most {len(grid) * n_folds} fits: {left_out}", RuntimeWarning)
     selection = Selection.of(grid, done.records, done.about, done.agreements)
     missed = int(np.count_nonzero(~selection.numbers["converged"]))
     if missed:
@@ -289,35 +301,35 @@ def _run(
     *folds, whole = fitters
     grid = whole.grid
 
-    def before(job: Job) -> Job | None:  # the fit that it starts from; seeds start from random numbers
-        other = grid.before(job.setting) if job.part < len(folds) else None
-        return None if other is None else job._replace(setting=other)
+    def lasts(job: Job) -> bool:  # factors may be added to it, or it is compared with other seeds
+        return grid.before(job.setting, ()) is None or job.part == len(folds)
 
     def work(job: Job, start: Fit | None) -> tuple[Fit, ScoredFit | None]:
         if job.part == len(folds):
             return whole.from_seed(job.setting, job.seed), None
         return folds[job.part].scored(job.setting, start)
 
-    left = _left(done, grid)
-    of_all, waiting = len(left), list(left)
-    running: dict[Future[tuple[Fit, ScoredFit | None]], Job] = {}
+    n_done, running = 0, dict[Future[tuple[Fit, ScoredFit | None]], Job]()
     with ThreadPoolExecutor(n_jobs) as pool:
         try:
-            while left:
-                starts = {None: None} | done.fits
-                ready = [job for job in waiting if before(job) in starts]
-                for job in ready[: n_jobs - len(running)]:
-                    waiting.remove(job)
-                    running[pool.submit(work, job, starts[before(job)])] = job
-                if not running:
-                    raise ValueError("resume: the file lacks fits that others start from; start again")
-                for future in wait(running, return_when=FIRST_COMPLETED)[0]:
-                    job = running.pop(future)
-                    left.remove(job)
-                    _keep(done, job, *future.result(), needed={before(one) for one in left})
-                    if path is not None:
-                        write_done(path, done)
-                    on_fit(of_all - len(left), of_all)
+            for left in _rounds(done, grid):
+                waiting = list(left)
+                while left:
+                    starts = {None: None} | done.fits
+                    ready = [job for job in waiting if left[job] in starts]
+                    for job in ready[: n_jobs - len(running)]:
+                        waiting.remove(job)
+                        running[pool.submit(work, job, starts[left[job]])] = job
+                    if not running:
+                        raise ValueError("resume: the file lacks fits that others start from; start again")
+                    for future in wait(running, return_when=FIRST_COMPLETED)[0]:
+                        job, n_done = running.pop(future), n_done + 1
+                        del left[job]
+                        kept = {*left.values(), *filter(lasts, (job, *done.fits))}
+                        _keep(done, job, *future.result(), kept=kept)
+                        if path is not None:
+                            write_done(path, done)
+                        on_fit(n_done, n_done + len(left))
         except BaseException as error:
             interrupted.set()
             pool.shutdown(cancel_futures=True)
@@ -327,21 +339,24 @@ def _run(
     return True
 
 
-def _left(done: Done, grid: Grid) -> list[Job]:
-    """List the fits to be done: folds with few factors first, then seeds with many factors first."""
-    n_folds, n_seeds = done.about["n_folds"], done.about["n_seeds"]
-    for setting in grid:
-        if n_seeds and setting.n_components == 1:  # one factor alone has no other optimum
-            done.agreements.setdefault(setting, np.ones((n_seeds, n_seeds)))
-    settings = sorted(grid, key=lambda one: one.n_components)
-    jobs = [Job(fold, setting) for setting in settings for fold in range(n_folds)]
-    others = [setting for setting in reversed(settings) if setting not in done.agreements]
-    jobs += [Job(n_folds, setting, seed) for setting in others for seed in range(n_seeds)]
-    scored = {Job(record.fold, record.setting) for record in done.records}
-    return [job for job in jobs if job not in scored and job not in done.fits]
+def _rounds(done: Done, grid: Grid) -> Iterator[dict[Job, Job | None]]:
+    """Yield fits that are left, with those that they start from; the next round depends on their scores."""
+    parts, n_seeds = range(done.about["n_folds"]), done.about["n_seeds"]
+    tried, found = tuple[int, ...](), None
+    while numbers := next_numbers(grid, None if found is None else found.summary):
+        scored = {Job(record.fold, record.setting) for record in done.records}
+        new = [Job(part, one) for one in replace(grid, n_components=tuple(numbers)) for part in parts]
+        starts = {job: grid.before(job.setting, tried) for job in new if job not in scored}
+        yield {job: None if one is None else Job(job.part, one) for job, one in starts.items()}
+        tried = tuple(sorted((*tried, *numbers)))
+        found = Selection.of(replace(grid, n_components=tried), done.records, done.about)
+    assert found is not None  # there is a first number
+    settings = [one for one in found.to_compare if one not in done.agreements]
+    seeds = [Job(len(parts), setting, seed) for setting in settings[::-1] for seed in range(n_seeds)]
+    yield {job: None for job in seeds if job not in done.fits}
 
 
-def _keep(done: Done, job: Job, fit: Fit, record: ScoredFit | None, *, needed: set[Job | None]) -> None:
+def _keep(done: Done, job: Job, fit: Fit, record: ScoredFit | None, *, kept: set[Job | None]) -> None:
     """Take in a fit, and forget those that no other fit starts from or is compared with any more."""
     done.fits[job] = fit
     if record is not None:
@@ -350,5 +365,4 @@ def _keep(done: Done, job: Job, fit: Fit, record: ScoredFit | None, *, needed: s
         seeds = [job._replace(seed=seed) for seed in range(done.about["n_seeds"])]
         if all(one in done.fits for one in seeds):
             done.agreements[job.setting] = stability([done.fits.pop(one) for one in seeds]).between
-    compared = done.about["n_folds"]
-    done.fits = {one: fit for one, fit in done.fits.items() if one in needed or one.part == compared}
+    done.fits = {one: fit for one, fit in done.fits.items() if one in kept}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,7 +25,6 @@ from log1pnmf._common.archive import (
 )
 from log1pnmf._common.checks import plural
 from log1pnmf.fitting.fit import Fit, c_name
-from log1pnmf.fitting.settings import Settings
 
 from .grid import Grid, Job, ScoredFit, Setting
 from .stability import score_with_error
@@ -33,9 +33,10 @@ Array = NDArray[np.float64]
 Table: TypeAlias = dict[str, NDArray[Any]]
 
 KIND = "selection"
-NUMBERS = ("n_iter", "converged", "seconds")
+NUMBERS = ("n_iter", "converged", "seconds", "smallest_share")
 
 STABLE = 0.9  # stability from which fits with different seeds have the same factors
+FEW = 6  # numbers of factors that are tried one after the other; of more, steps are doubled
 CLEARLY_LESS = 0.1  # loss of stability that counts, where it is beyond two standard errors too
 
 SHORT = {"n_components": "K", "c": "c", "l1": "l1", "noise": "noise"}
@@ -70,13 +71,12 @@ class Judgement:
         return "\n".join((self.headline, *self.reasons))
 
 
-def judge(summary: Mapping[str, Any], *, holdout: str = "counts", note: str | None = None) -> Judgement:
+def judge(summary: Mapping[str, Any], *, holdout: str = "counts", notes: Sequence[str] = ()) -> Judgement:
     """Judge a table of settings."""
     table: Table = {
         name: np.asarray(values, dtype=str if name == "noise" else np.float64)
         for name, values in summary.items()
     }
-    table.setdefault("noise", np.full(len(table["c"]), Settings.noise))
     # without an error (one sample) there is only the best
     near = table["difference"] >= -np.nan_to_num(table["se_difference"])
     settings = zip(
@@ -88,7 +88,7 @@ def judge(summary: Mapping[str, Any], *, holdout: str = "counts", note: str | No
     compared = [name for name in SHORT if len(np.unique(table[name])) > 1]
     verdicts = [_verdict(table, name, near, holdout) for name in compared]
     contradiction, about_stability = _stability(table, simplest)
-    reasons = (*(reason for _, reason in verdicts), *about_stability, *([] if note is None else [note]))
+    reasons = (*(reason for _, reason in verdicts), *about_stability, *notes)
     unsaid, tied = (
         [SHORT[name] for name, (state, _) in zip(compared, verdicts, strict=True) if state == wanted]
         for wanted in ("open", "tied")
@@ -124,15 +124,31 @@ def _verdict(table: Table, name: str, near: NDArray[np.bool_], holdout: str) -> 
     if end is not None:
         more = {"largest": "larger", "smallest": "smaller"}[end]
         reason = f"{short} = {_value(name, best)} predicts best, the {end} tried: try {more} ones."
-        poisson = bool((table["noise"] == "poisson").all())
-        if name == "n_components" and end == "largest" and holdout == "counts" and poisson:
+        growing = name == "n_components" and end == "largest"
+        flexible = growing or (name == "c" and end == "smallest")
+        if flexible and holdout == "counts" and (table["noise"] == "poisson").all():
             reason += " Overdispersed counts have the same effect: compare noise='nb' as well."
-        return "open", reason
+        return "open", reason + _beyond_prediction(table, row) if growing else reason
     second = int(np.argmax(np.where(values != best, difference, -math.inf)))
     error = table["se_difference"][second]
     behind = f"{-difference[second] / error:,.1f} standard errors" if error > 0.0 else "far"
     reason = f"{short} = {_value(name, best)} predicts {what} best; "
     return "clear", f"{reason}{short} = {_value(name, values[second])} is {behind} behind."
+
+
+def _beyond_prediction(table: Table, best: int) -> str:
+    """Return what helps to choose K where more factors predict better and better."""
+    text = " If prediction keeps growing, choose K by how stable and how large the factors are"
+    if "smallest_share" not in table or np.isnan(table["stability"][best]):
+        return f"{text}: n_seeds=3 measures it."
+    same = np.all([table[name] == table[name][best] for name in ("c", "l1", "noise")], axis=0)
+    stable = np.flatnonzero(same & (table["n_components"] > 1) & (table["stability"] >= STABLE))
+    shown = [
+        f"K = {table['n_components'][row]:g} has stability {table['stability'][row]:.2f}, and its smallest "
+        f"factor carries {table['smallest_share'][row]:.1%} of the signal"
+        for row in dict.fromkeys([*stable[-1:], best])
+    ]
+    return f"{text}: {'; '.join(shown)}."
 
 
 def _stability(table: Table, chosen: Setting) -> tuple[bool, list[str]]:
@@ -194,7 +210,7 @@ class Selection:
     -----
     Settings are compared by the *difference* to the best one on the same counts, with the standard error of a
     sum over samples, ``sqrt(n / (n - 1) * sum_i (d_i - mean(d))**2)``, where ``d_i`` is sample i's mean
-    difference over folds; `se_folds` is the spread between folds. docs/results/selection.md explains why.
+    difference over folds; `se_folds` is the spread between folds.
 
     **Values of c with negative binomial noise.** Given the training part of a dispersed count, its test part
     says little about the mean, and so about c. Values of c with the same number of factors have as many
@@ -228,22 +244,44 @@ class Selection:
             name: np.array([[getattr(record, name) for record in row] for row in rows])
             for name in ("by_sample", "fitted", *NUMBERS)
         }
-        unknown = np.full((n_seeds, n_seeds), np.nan)
+        alone, unknown = (np.full((n_seeds, n_seeds), value) for value in (1.0, np.nan))
+        known = {one: alone for one in whole if one.n_components == 1} | dict(agreements)  # no other optimum
         held, fitted = columns.pop("by_sample"), columns.pop("fitted")
         return cls(
             settings=tuple(whole),
             scores=held - _lost(fitted, whole, about),
             numbers=columns,
             about=dict(about),
-            agreement=np.array([agreements.get(setting, unknown) for setting in whole]),
+            agreement=np.array([known.get(one, unknown) for one in whole]),
         )
 
     @property
     def is_whole(self) -> bool:
-        """Whether all requested settings are present, with their stability if requested."""
-        grid = self.about["grid"]
-        missing = bool(self.about["n_seeds"]) and bool(np.isnan(self.summary["stability"]).any())
-        return len(self.settings) == math.prod(map(len, grid.values())) and not missing
+        """Whether everything was fitted that the search for the best setting needs."""
+        grid, tried = Grid.of(**self.about["grid"]), tuple({one.n_components for one in self.settings})
+        rows = [self.settings.index(one) for one in self.to_compare]
+        whole = len(self.settings) == len(replace(grid, n_components=tried))
+        return whole and not np.isnan(self.agreement[rows]).any() and not next_numbers(grid, self.summary)
+
+    @property
+    def not_tried(self) -> list[int]:
+        """Numbers of factors to choose from that the search has left out."""
+        tried = {one.n_components for one in self.settings}
+        return [number for number in self.about["grid"]["n_components"] if number not in tried]
+
+    @property
+    def to_compare(self) -> list[Setting]:
+        """Settings whose stability helps to choose: the best, the simplest, and the next smaller K.
+
+        Where the best K is the largest to choose from, all that are smaller.
+        """
+        chosen = set[Setting]()
+        for one in (self.best, self.one_se):
+            line = [other for other in self.settings if replace(other, n_components=one.n_components) == one]
+            last = line.index(one)
+            first = 0 if one.n_components == self.about["grid"]["n_components"][-1] else max(0, last - 1)
+            chosen.update(line[first : last + 1])
+        return [one for one in self.settings if one in chosen and one.n_components > 1]
 
     @property
     def table(self) -> dict[str, np.ndarray]:
@@ -265,7 +303,8 @@ class Selection:
         Columns: `c`, `n_components`, `l1`, `noise`; `log_likelihood`, mean over folds, and its raw standard
         error `se` over folds (NaN for one fold); `difference` to the best setting, its standard error
         `se_difference` over samples and `se_folds` over folds; `within_one_se` of the best; `stability` over
-        seeds (1: all fits have the same factors) and its standard error `se_stability`, NaN where unknown.
+        seeds (1: all fits have the same factors) and its standard error `se_stability`, NaN where unknown;
+        `smallest_share` of the signal that a factor carries, mean over folds.
         """
         by_fold, by_sample = self.scores.sum(axis=2), self.scores.mean(axis=1)
         means, n_folds, n_samples = by_fold.mean(axis=1), self.scores.shape[1], self.scores.shape[2]
@@ -283,6 +322,7 @@ class Selection:
             "within_one_se": difference >= -spread,
             "stability": stable[:, 0],
             "se_stability": stable[:, 1],
+            "smallest_share": self.numbers["smallest_share"].mean(axis=1),
         }
 
     def _settings_columns(self) -> dict[str, np.ndarray]:
@@ -309,7 +349,15 @@ class Selection:
     @property
     def judgement(self) -> Judgement:
         """What the data say about every parameter, with the reasons."""
-        return judge(self.summary, holdout=self.about["holdout"], note=self.about.get("note"))
+        notes = [self.about["note"]] if "note" in self.about else []
+        if self.not_tried:
+            notes.append(f"Not tried: K = {_and([str(number) for number in self.not_tried])}.")
+        n_samples, of_all = self.scores.shape[2], self.about["n_samples"]
+        if n_samples < of_all:
+            notes.append(
+                f"Fitted to {n_samples:,} random samples of {of_all:,}: rare factors need all of them."
+            )
+        return judge(self.summary, holdout=self.about["holdout"], notes=notes)
 
     def __repr__(self) -> str:
         return f"<Selection among {plural(len(self.settings), 'setting')}, best {self.best}>"
@@ -334,6 +382,36 @@ class Selection:
         """Read what `select(..., resume=path)` wrote, finished or not."""
         done = read_done(path)
         return cls.of(Grid.of(**done.about["grid"]), done.records, done.about, done.agreements)
+
+
+def next_numbers(grid: Grid, summary: Mapping[str, np.ndarray] | None) -> list[int]:
+    """Return the numbers of factors to fit next, given the table of those that were fitted; [] at the end.
+
+    They grow until two in a row predict worse than the best by more than two standard errors. Then the gaps
+    around the best and below the simplest within one standard error are halved.
+    """
+    values = grid.n_components
+    if summary is None:
+        return [values[0]]
+    number, difference, error = (summary[name] for name in ("n_components", "difference", "se_difference"))
+    best, tried = number[np.argmax(difference)], np.unique(number)
+
+    def within(errors: float) -> list[bool]:
+        close = difference >= -errors * np.nan_to_num(error)
+        return [bool(close[number == one].any()) for one in tried]
+
+    near, fallen = within(1.0), [not close for close in within(2.0)]
+    gaps = [
+        [value for value in values if below < value < above]
+        for k, (below, above) in enumerate(pairwise(tried))
+        if best in (below, above) or k + 1 == near.index(True)
+    ]
+    halves = [gap[len(gap) // 2] for gap in gaps if gap]
+    larger = [value for value in values if value > tried[-1]]
+    if not larger or sum(fallen[-2:]) == 2 or (fallen[-1] and halves):
+        return halves
+    doubled = [value for value in larger if value <= 2 * tried[-1]]
+    return doubled[-1:] if doubled and len(values) > FEW else larger[:1]
 
 
 def in_every_fold(grid: Grid, records: Sequence[ScoredFit], n_folds: int) -> list[Setting]:

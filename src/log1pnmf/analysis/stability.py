@@ -280,7 +280,7 @@ def sweep(counts: Any, n_components: int, c: Sequence[float], **parameters: Any)
     """Fit the model at several c and compare the fits.
 
     Each fit starts from its neighbour, first with rising, then with falling c: independent fits may end in
-    poorer optima and take longer; docs/anndata.md has an example.
+    poorer optima and take longer.
 
     Parameters
     ----------

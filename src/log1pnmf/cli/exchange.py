@@ -1,7 +1,7 @@
 """A `Fit` to and from the R package log1pNMF: its list of LL, FF, s, cc and alpha as a folder of text files.
 
 Both packages keep loadings and factors on the link scale, ``LL FF' = alpha log(1 + lam / cc)`` with
-``alpha = max(1, cc)``, so no number is changed on the way. docs/how-to-r.md has the R side.
+``alpha = max(1, cc)``, so no number is changed on the way. docs/how-to/r.md has the R side.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _names(names: Any, n: int) -> list[str]:
 
 
 def read_r_list(folder: StrPath) -> RList:
-    """Read a fit of R's log1pNMF (see docs/how-to-r.md), or what `write_r_list` wrote.
+    """Read a fit of R's log1pNMF or what `write_r_list` wrote.
 
     Parameters
     ----------

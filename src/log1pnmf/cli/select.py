@@ -22,7 +22,7 @@ import typer
 from log1pnmf._common.archive import claimed, remove, replacing, to_tree
 from log1pnmf._common.checks import check_choice, check_whole, versions
 from log1pnmf.analysis.grid import HOLDOUTS
-from log1pnmf.analysis.select import N_FOLDS, N_SEEDS
+from log1pnmf.analysis.select import MAX_SAMPLES, N_FOLDS, N_SEEDS
 from log1pnmf.analysis.select import select as compare_settings
 from log1pnmf.analysis.selection import Selection
 from log1pnmf.cli import options as common
@@ -90,9 +90,8 @@ def select(
         ),
     ] = HOLDOUTS[0],
     folds: Annotated[int, common.run("N", "Number of folds.")] = N_FOLDS,
-    seeds: Annotated[
-        int, common.run("N", "Random starts of each setting, to measure stability; 0 skips it.")
-    ] = N_SEEDS,
+    seeds: Annotated[int, common.run("N", "Random starts, to measure stability; 0 skips it.")] = N_SEEDS,
+    max_samples: Annotated[int, common.run("N", "Use at most N random samples; 0: all.")] = MAX_SAMPLES,
     resume: Annotated[bool, common.run(None, "Continue a comparison that was stopped.", "--resume")] = False,
     output: common.Folder,
     json: common.Json = False,
@@ -111,6 +110,7 @@ def select(
         check_choice("--noise", one, NOISES)
     asked = {**solver.parameters(max(numbers)), "n_components": numbers, "c": shifts, "noise": noises}
     asked |= {"holdout": holdout, "n_folds": folds, "n_seeds": seeds}
+    asked["max_samples"] = max_samples or None
     check_choice("--holdout", holdout, HOLDOUTS)
     check_whole("--folds", folds, least=1)
     check_whole("--seeds", seeds, least=0)

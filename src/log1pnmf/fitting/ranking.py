@@ -11,7 +11,7 @@ baseline is shared by all, the rest is the baseline, at the level to which it fa
 feature of another factor that often comes along is in the rest as well, and so it does not count.
 
 Features are ranked by the lower end of an interval of the log fold change, from the numbers of counts that
-the fit expects on both sides: much and certain. docs/markers.md compares this with other rankings.
+the fit expects on both sides: much and certain. docs/results/tests.md compares this with other rankings.
 """
 
 from __future__ import annotations

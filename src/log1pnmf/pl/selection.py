@@ -23,7 +23,6 @@ from log1pnmf.analysis.grid import Setting
 from log1pnmf.analysis.selection import Selection, judge
 from log1pnmf.analysis.stability import Relation, tree_of
 from log1pnmf.fitting.fit import SWEEP, Fit, c_name
-from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.summary import levelled
 
 from .canvas import INK, axes_or_new, caption, drawing, figure_or_new, fit_to_draw, name_of, result_in, tidy
@@ -352,7 +351,6 @@ def select(
     given = isinstance(found, Selection)
     summary, about = (found.summary, found.about) if given else (found["table"], found)
     table = {name: np.asarray(summary[name], dtype=str if name == "noise" else float) for name in summary}
-    table.setdefault("noise", np.full(len(table["c"]), Settings.noise))
     judgement = judge(table, holdout=str(about["holdout"]))
     if over is None:
         over = next((name for name in AXES if len(np.unique(table[name])) > 1), "c")
