@@ -57,10 +57,7 @@ class Consensus:
     similarity_final: Array
 
     def table(self) -> dict[str, np.ndarray]:
-        """Return one row per factor of `final`; ``pandas.DataFrame(table)`` shows it.
-
-        `n_fits`, `n_groups`, `groups` and `n_components` are those in which it came back.
-        """
+        """Return one row per factor of `final`: in which fits it came back, and how similar it was there."""
         group, K = self.members["group"], self.members["n_components"]
         where = [np.flatnonzero(self.members["programme"] == name) for name in self.final.factor_names]
         pairs = [self.similarity[np.ix_(rows, rows)][np.triu_indices(len(rows), 1)] for rows in where]
