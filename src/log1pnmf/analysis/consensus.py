@@ -83,10 +83,9 @@ def consensus(
 ) -> Consensus:
     """Find the factors that come back over numbers of factors and donors, and fit a model that has them.
 
-    Every number of factors is fitted to every group. Factors of all fits are compared by their correlation
-    over features, after the mean of all factors was subtracted, and joined into programmes by average
-    linkage; those that do not come back are outliers. The final fit to all samples starts from the median
-    of each programme, first with fixed factors to find loadings, then free.
+    Every number of factors is fitted to every group, and the factors of all fits are joined into programmes
+    by average linkage; those that do not come back are outliers. The final fit to all samples starts from the
+    median of each programme, first with fixed factors to find loadings, then free.
 
     Parameters
     ----------
@@ -95,8 +94,7 @@ def consensus(
     n_components : int or sequence of int
         Numbers of factors to fit.
     groupby : array-like of shape (n_samples,), optional
-        Donor (or other group) of each sample; each is fitted on its own. The final fit has all samples, also
-        those without a label and those of groups with fewer samples than factors.
+        Donor of each sample; each is fitted on its own if it has as many samples as factors.
     least : float
         Smallest mean similarity of the factors of a programme. With `groupby`, a programme of a single group
         needs 0.95, because fits to the same samples also share what is noise in these.

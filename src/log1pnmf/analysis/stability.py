@@ -121,7 +121,8 @@ def stability(fits: Sequence[Any], *, on: str = "loadings") -> Stability:
         Pearson's correlation of loadings over samples, or of factors over features. The factors of one fit
         often resemble each other (all follow the mean of the features), so loadings are the better choice.
     """
-    tables = _sides(fits, on)
+    check_choice("on", on, SIDES)
+    tables: list[Array] = [getattr(as_fit(fit), on) for fit in fits]
     if len({table.shape for table in tables}) > 1:
         shapes = ", ".join(str(table.shape) for table in tables)
         raise ValueError(f"fits must be of one setting to the same counts, got {on} of shapes {shapes}")
@@ -212,7 +213,8 @@ def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: str =
     >>> bool(abs(sum(share for _, share in relation.splits("c=1 K=2", 1, "c=1 K=4", least=0.0)) - 1) < 1e-9)
     True
     """
-    tables = _sides(fits, on)
+    check_choice("on", on, SIDES)
+    tables: list[Array] = [getattr(as_fit(fit), on) for fit in fits]
     n_rows = sorted({len(table) for table in tables})
     if len(n_rows) != 1:
         raise ValueError(f"fits must be of the same counts, got {on} of {n_rows} rows")
@@ -230,12 +232,6 @@ def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: str =
             weights = scipy.optimize.nnls(table, together[:, row])[0] * table.sum(axis=0)
             shares[row, columns] = weights / weights.sum() if weights.any() else 1.0 / len(weights)
     return Relation(labels, owner, number, similarity, shares)
-
-
-def _sides(fits: Sequence[Any], on: str) -> list[Array]:
-    """Return loadings or factors of several fits."""
-    check_choice("on", on, SIDES)
-    return [getattr(as_fit(fit), on) for fit in fits]
 
 
 def _name(fit: Fit) -> str:

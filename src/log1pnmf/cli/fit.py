@@ -468,8 +468,7 @@ def consensus(
 ) -> int:
     """Find the factors that come back over numbers of factors and donors.
 
-    Fits each K, and with --groupby each group on its own; the final fit has the factors that come back.
-    consensus.csv has how often and where.
+    Fits each K, and with --groupby each group on its own; consensus.csv has where each factor came back.
     """
     numbers, values = common.parse_numbers(components), common.parse_c(c)
     if len(values) > 1 or options.time_limit is not None:

@@ -278,23 +278,20 @@ def consensus(source: Any, *, key: str | None = None, figure: Figure | SubFigure
     ----------
     source : Consensus or AnnData
         Result of `log1pnmf.analysis.consensus`, or AnnData with the result of `log1pnmf.tl.consensus`.
-    key : str, optional
-        Name of the final fit in an AnnData, if `key_added` was given.
     """
     found = result_in(source, Consensus, key, tool="consensus", call="log1pnmf.analysis.consensus")
     about = vars(found) if isinstance(found, Consensus) else found
-    columns = {name: np.asarray(column).astype(str) for name, column in about["members"].items()}
+    table = {name: np.asarray(column).astype(str) for name, column in about["members"].items()}
     figure = figure_or_new(figure, (7.0, 5.4))
     left, strip, right = figure.subplots(1, 3, width_ratios=[8, 1, 32])
     order = _clustered(left, right, np.asarray(about["similarity"]))
-    of_groups = len(set(columns["group"])) > 1
-    labels = columns["group"] if of_groups else np.char.add("K = ", columns["n_components"])
+    labels = table["group"] if len(set(table["group"])) > 1 else np.char.add("K = ", table["n_components"])
     names = list(dict.fromkeys(labels.tolist()))
     colors = np.array([to_rgb(color) for color in distinct_colors(len(names))])
     codes = [names.index(label) for label in labels[order]]
     strip.imshow(colors[codes][:, None], aspect="auto", origin="lower", interpolation="nearest")
     strip.set_axis_off()
-    programme = columns["programme"][order]
+    programme = table["programme"][order]
     places = {name: np.flatnonzero(programme == name) for name in programme if name}
     for rows in places.values():
         first, size = rows[0] - 0.5, len(rows)

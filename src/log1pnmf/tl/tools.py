@@ -239,9 +239,8 @@ def consensus(
 ) -> Any:
     """Find the factors that come back over numbers of factors and donors; write a fit that has them.
 
-    ``uns["log1p_nmf_consensus"]`` is a dictionary with the data frames `table` (how often and where each
-    factor came back) and `members` (factors of all fits), and their `similarity`; see
-    `log1pnmf.analysis.Consensus`. `log1pnmf.pl.consensus` draws it.
+    ``uns["log1p_nmf_consensus"]`` has the data frames `table` and `members`, and `similarity`, of
+    `log1pnmf.analysis.Consensus`; `log1pnmf.pl.consensus` draws it.
 
     Parameters
     ----------
@@ -260,12 +259,9 @@ def consensus(
     groups, batch = labels_of(adata, groupby), batch_of(adata, batch_key)
     found = find_consensus(chosen.counts, n_components, groupby=groups, batch=batch, **options)
     write_fit(adata, keys, found.final, chosen)
-    adata.uns[keys.consensus] = {
-        "table": as_frame(found.table()),
-        "members": as_frame(found.members),
-        "similarity": found.similarity,
-        "factor_names": np.array(found.final.factor_names, dtype=object),
-    }
+    about = {"table": as_frame(found.table()), "members": as_frame(found.members)}
+    names = np.array(found.final.factor_names, dtype=object)
+    adata.uns[keys.consensus] = {**about, "similarity": found.similarity, "factor_names": names}
 
 
 @tool
