@@ -3,7 +3,8 @@
     python -m studies.selection recover     # simulated from known c and K: what is selected
     python -m studies.selection sparse      # simulated sparse factors: supports along the penalty
     python -m studies.selection data bbc    # real data: c x K; also kang, pancreas, pbmc
-    python -m studies.selection overdispersed    # which K, counts or samples held out, with Poisson noise
+    python -m studies.selection overdispersed --jobs 16    # which c and K, by noise, size factors and holdout
+    python -m studies.selection cost        # what select costs, in default fits
     python -m studies.selection draw        # tables and pictures of docs/results/selection.md
 
 Each appends to files under `--out` and goes on where it stopped.
@@ -17,6 +18,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,9 @@ import numpy as np
 from benchmarks.data import DATA, ROOT, Folder
 from benchmarks.measuring import Clock
 from scipy.optimize import brentq
-from tests.analysis.simulated_markers import Case, simulate
 
-from log1pnmf import Log1pNMF
-from log1pnmf.analysis import Selection, select
+from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf.analysis import Selection, Setting, select
 from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.counts.counts import Counts
 from log1pnmf.datasets import pancreas
@@ -48,12 +49,21 @@ REAL: dict[str, tuple[int, ...]] = {
 SAMPLE = (800, 2500)  # random samples, most frequent features; everything with --full
 
 
-def simulated(c: float, n_components: int, seed: int, *, mean: float = 3.0) -> np.ndarray:
+def simulated(
+    c: float,
+    n_components: int,
+    seed: int,
+    *,
+    mean: float = 3.0,
+    phi: float = 0.0,
+    shape: tuple[int, int] = SHAPE,
+) -> np.ndarray:
     """Counts of samples that belong to several parts, with a given mean; size factors are all 1."""
     rng = np.random.default_rng([seed, n_components, 7])
-    loadings = rng.dirichlet(np.full(n_components, 0.4), size=SHAPE[0])
-    b = loadings @ rng.gamma(0.5, size=(SHAPE[1], n_components)).T
-    return rng.poisson(_with_mean(b, ShiftedLog(c), mean))
+    loadings = rng.dirichlet(np.full(n_components, 0.4), size=shape[0])
+    b = loadings @ rng.gamma(0.5, size=(shape[1], n_components)).T
+    rates = _with_mean(b, ShiftedLog(c), mean)
+    return rng.poisson(rates * rng.gamma(1.0 / phi, phi, rates.shape) if phi else rates)
 
 
 def _with_mean(b: np.ndarray, link: ShiftedLog, mean: float) -> np.ndarray:
@@ -90,26 +100,61 @@ def recover(out: Path, *, seeds: int, mean: float, n_jobs: int) -> None:
     print(recovered(_read(out), mean))
 
 
-def overdispersed(*, n_jobs: int) -> None:
-    """Print which K is the simplest within one standard error; the truth is a baseline and two factors."""
-    print("| overdispersion | counts held out | samples held out |\n|---|---|---|")
-    for phi in (0.0, 0.3, 1.0):
-        cells = []
-        for holdout in ("counts", "samples"):
-            found = [
-                select(
-                    simulate(Case("", 1.0, 200, 150, 4.0, phi), seed)[0],
-                    range(1, 9),
-                    1.0,
-                    holdout=holdout,
-                    n_seeds=0,
-                    random_state=seed,
-                    n_jobs=n_jobs,
-                )
-                for seed in range(2)
+WAYS = [
+    {"noise": noise, "size_factors": sizes, "holdout": holdout}
+    for noise, holdout in (("poisson", "counts"), ("auto", "counts"), ("auto", "samples"))
+    for sizes in ("none", "total")
+]
+
+
+def overdispersed(*, seeds: int, jobs: int) -> None:
+    """Print which c and K are selected, among five values of c and K from 2 to 10; the true K is 6."""
+    print(
+        "| phi | true c | noise | size factors | held out | c, K | c within a decade | K within 1 | CPU s |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    with ProcessPoolExecutor(jobs) as pool:
+        rows = {
+            (phi, c, *way.values()): [
+                pool.submit(_select_overdispersed, phi, c, seed, way) for seed in range(seeds)
             ]
-            cells.append(", ".join(f"{one.one_se.n_components}" for one in found))
-        print(f"| {phi:g} | {cells[0]} | {cells[1]} |", flush=True)
+            for phi in (0.0, 0.5)
+            for c in (0.1, 1.0, math.inf)
+            for way in WAYS
+        }
+        for (phi, c, *way), runs in rows.items():
+            found = [run.result() for run in runs]
+            near = sum(abs(FIVE.index(one.c) - FIVE.index(c)) <= 1 for one, _ in found)
+            right = sum(abs(one.n_components - 6) <= 1 for one, _ in found)
+            best = "; ".join(f"{one.c:g}, {one.n_components}" for one, _ in found)
+            cpu = np.mean([seconds for _, seconds in found])
+            print(
+                f"| {phi:g} | {c:g} | {' | '.join(way)} | {best} | {near} | {right} | {cpu:.0f} |", flush=True
+            )
+
+
+FIVE = [0.01, 0.1, 1.0, 10.0, math.inf]
+
+
+def _select_overdispersed(phi: float, c: float, seed: int, way: dict[str, Any]) -> tuple[Setting, float]:
+    clock = Clock()
+    warnings.simplefilter("ignore")
+    found = select(simulated(c, 6, seed, phi=phi), range(2, 11), FIVE, n_seeds=0, n_jobs=1, **way)
+    return found.one_se, clock.read()[0]
+
+
+def cost() -> None:
+    """Print CPU seconds of a default fit and of a default selection among K = 2 to 12, one thread each."""
+    print("| table | phi | noise | fit, K = 6 | select | ratio | suggested |\n|---|---|---|---|---|---|---|")
+    for shape in ((150, 200), (600, 500)):
+        for phi, noise in ((0.0, "poisson"), (0.5, "poisson"), (0.5, "nb"), (0.5, "auto")):
+            counts, clock = simulated(1.0, 6, 0, phi=phi, shape=shape), Clock()
+            fit_log1p_nmf(counts, 6, noise=noise, n_jobs=1, verbose=0)
+            one, clock = clock.read()[0], Clock()
+            found = select(counts, range(2, 13), noise=noise, n_jobs=1, verbose=0)
+            all_of_it = clock.read()[0]
+            figures = f"{one:.1f} | {all_of_it:.1f} | {all_of_it / one:.0f}"
+            print(f"| {shape[0]} x {shape[1]} | {phi:g} | {noise} | {figures} | {found.one_se} |", flush=True)
 
 
 def recovered(records: Iterable[dict[str, Any]], mean: float) -> str:
@@ -254,7 +299,11 @@ def as_table(found: Selection) -> str:
     for K in sorted(set(summary["n_components"])):
         cells = []
         for c in shifts:
-            (i,) = np.flatnonzero((summary["n_components"] == K) & (summary["c"] == c))
+            rows = np.flatnonzero((summary["n_components"] == K) & (summary["c"] == c))
+            if not len(rows):
+                cells.append("not tried")
+                continue
+            i = rows[0]
             gap, se = summary["difference"][i], summary["se_difference"][i]
             cells.append("**0**" if gap == 0 else f"{gap:,.0f} ({se:,.0f})")
         lines.append(f"| {K} | " + " | ".join(cells) + " |")
@@ -337,7 +386,7 @@ def _append(path: Path, record: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m studies.selection", description=__doc__)
-    parser.add_argument("what", choices=["recover", "sparse", "data", "overdispersed", "draw"])
+    parser.add_argument("what", choices=["recover", "sparse", "data", "overdispersed", "cost", "draw"])
     parser.add_argument("name", nargs="?", choices=REAL, default="pancreas")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out")
@@ -348,6 +397,7 @@ def main() -> None:
     parser.add_argument("--n-starts", type=int, default=1)
     parser.add_argument("--tol", type=float, default=Settings.tol)
     parser.add_argument("--n-jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=1, help="`overdispersed`: processes")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     warnings.simplefilter("ignore")
@@ -357,7 +407,9 @@ def main() -> None:
     elif arguments.what == "sparse":
         sparse(arguments.out / "selection-sparse.jsonl", seeds=arguments.seeds, n_jobs=arguments.n_jobs)
     elif arguments.what == "overdispersed":
-        overdispersed(n_jobs=arguments.n_jobs)
+        overdispersed(seeds=arguments.seeds, jobs=arguments.jobs)
+    elif arguments.what == "cost":
+        cost()
     elif arguments.what == "draw":
         draw(arguments.out, ROOT / "docs" / "img")
         draw_relation(ROOT / "docs" / "img")

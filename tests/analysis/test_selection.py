@@ -193,7 +193,7 @@ def test_what_is_not_tried_is_named_and_what_is_left_out_of_the_samples(counts):
     y = np.tile(simulated(1.0, 2, shape=(45, 60), mean=6.0), (2, 1))
     more = {"size_factors": np.linspace(0.5, 1.5, 90), "batch": np.arange(90) % 2, "max_samples": 60}
     found = select(y, [1, 2, 6, 9, 12], 1.0, **QUICK | more)
-    assert found.not_tried == (12,)
+    assert found.not_tried == [12]
     assert found.is_whole
     assert "Not tried: K = 12." in found.judgement.reasons
     assert "60 random samples of 90" in str(found)

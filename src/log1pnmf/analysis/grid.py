@@ -28,6 +28,8 @@ Array = NDArray[np.float64]
 
 # ---------- what is compared: settings, and the order in which they are fitted
 
+SECOND_NOISE = 1000  # marks settings with another noise than the first; fewer values of l1 are compared
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -124,7 +126,8 @@ class Grid:
     def place(self, setting: Setting) -> list[int]:
         """Return numbers that tell a setting from all others."""
         names = ("n_components", "c", "l1", "noise")
-        return [getattr(self, name).index(getattr(setting, name)) for name in names]
+        *place, noise = (getattr(self, name).index(getattr(setting, name)) for name in names)
+        return [*place, SECOND_NOISE + noise] if noise else place
 
 
 def ascending_shifts(c: Any) -> tuple[float, ...]:
