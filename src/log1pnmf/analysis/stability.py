@@ -1,10 +1,9 @@
-"""Several fits of one data set: with other seeds or at other c, how their factors relate, their consensus."""
+"""Several fits of one data set: with other seeds or at other c, and how their factors relate."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -16,7 +15,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import PairSide
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, c_name
-from log1pnmf.fitting.fit_counts import SampleParameters, asked_again, checked, fit_counts, fit_log1p_nmf
+from log1pnmf.fitting.fit_counts import SampleParameters, checked, fit_counts, fit_log1p_nmf
 from log1pnmf.fitting.settings import Settings
 
 from .grid import ascending_shifts
@@ -126,7 +125,11 @@ def stability(fits: Sequence[Any], *, on: PairSide = "loadings") -> Stability:
         Pearson's correlation of loadings over samples, or of factors over features. The factors of one fit
         often resemble each other (all follow the mean of the features), so loadings are the better choice.
     """
-    tables = _alike_sides(fits, on)
+    check_choice("on", on, get_args(PairSide))
+    tables: list[Array] = [getattr(as_fit(fit), on) for fit in fits]
+    if len({table.shape for table in tables}) > 1:
+        shapes = ", ".join(str(table.shape) for table in tables)
+        raise ValueError(f"fits must be of one setting to the same counts, got {on} of shapes {shapes}")
     if len(tables) < 2:
         raise ValueError(f"a comparison needs at least two fits, got {len(tables)}")
     between = np.eye(len(tables))
@@ -135,62 +138,6 @@ def stability(fits: Sequence[Any], *, on: PairSide = "loadings") -> Stability:
             between[a, b] = between[b, a] = match_factors(tables[a], tables[b]).similarity.mean()
     others = [match_factors(tables[0], table).similarity for table in tables[1:]]
     return Stability(np.array(others), between)
-
-
-def consensus(
-    counts: Any,
-    fits: Sequence[Any],
-    *,
-    on: PairSide = "loadings",
-    least: float = 0.5,
-    n_jobs: int | None = None,
-) -> Fit:
-    """Fit a consensus: start from the median of matched factors of several fits.
-
-    The factors of all fits are matched with those of the first one. The median over fits, entry by entry, of
-    loadings and factors is the start of one more fit, so what only one or two fits have found disappears.
-    Matches with a similarity below `least` do not enter the median.
-
-    Parameters
-    ----------
-    counts : array, sparse matrix or data frame
-        The counts that were fitted.
-    fits : sequence of Fit, or of anything that `log1pnmf.as_fit` takes
-        Fits of one setting, the best first; see `fit_seeds`.
-    on : {"loadings", "factors"}
-        Whether to match by loadings or by factors.
-    least : float
-        Smallest similarity of matched factors.
-    n_jobs : int, optional
-        Number of threads.
-
-    Returns
-    -------
-    Fit
-        A fit with the settings of the first one. Its objective may be slightly above that of the best single
-        fit.
-
-    Examples
-    --------
-    >>> from log1pnmf.datasets import pancreas
-    >>> counts = pancreas().counts[:150, :400]
-    >>> consensus(counts, fit_seeds(counts, 3, 3)).loadings.shape
-    (150, 3)
-    """
-    several = [as_fit(fit) for fit in fits]
-    tables, first = _alike_sides(several, on), several[0]
-    stacks: list[list[tuple[Array, Array]]] = [[] for _ in range(first.n_components)]
-    for fit, table in zip(several, tables, strict=True):
-        match = match_factors(tables[0], table)
-        for (a, b), similarity in zip(match.pairs, match.similarity, strict=True):
-            if similarity >= least or fit is first:
-                stacks[a].append((fit.loadings[:, b], fit.factors[:, b]))
-    loadings, factors = (
-        np.column_stack([np.median([pair[side] for pair in stack], axis=0) for stack in stacks])
-        for side in (0, 1)
-    )
-    settings, given = asked_again(first)
-    return fit_counts(counts, settings, **given, init=(loadings, factors), n_jobs=n_jobs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,31 +173,6 @@ class Relation:
             f"{self.names[owner]}: k{number}" for owner, number in zip(self.owner, self.number, strict=True)
         ]
 
-    @property
-    def table(self) -> dict[str, np.ndarray]:
-        """One row per ordered pair of factors of different fits; ``pandas.DataFrame(table)`` shows it.
-
-        Columns: `fit`, `factor`, `other_fit`, `other_factor`, `similarity`, `share`.
-        """
-        a, b = np.nonzero(self.owner[:, None] != self.owner[None, :])
-        names = np.array(self.names, dtype=object)
-        return {
-            "fit": names[self.owner[a]],
-            "factor": self.number[a],
-            "other_fit": names[self.owner[b]],
-            "other_factor": self.number[b],
-            "similarity": self.similarity[a, b],
-            "share": self.shares[a, b],
-        }
-
-    @cached_property
-    def tree(self) -> Array:
-        """Average linkage of all factors by ``1 - similarity``, as `scipy.cluster.hierarchy` takes it."""
-        distance = np.clip(1.0 - self.similarity, 0.0, 2.0)
-        np.fill_diagonal(distance, 0.0)
-        pairs = scipy.spatial.distance.squareform(distance, checks=False)
-        return np.asarray(scipy.cluster.hierarchy.linkage(pairs, method="average", optimal_ordering=True))
-
     def splits(self, fit: str, factor: int, into: str, *, least: float = 0.1) -> list[tuple[int, float]]:
         """List what a `factor` of `fit` becomes, `into` another: numbers and shares of at least `least`."""
         for name in (fit, into):
@@ -260,6 +182,14 @@ class Relation:
         columns = np.flatnonzero(self.owner == self.names.index(into))
         parts = [(int(self.number[column]), float(self.shares[row, column])) for column in columns]
         return sorted((part for part in parts if part[1] >= least), key=lambda part: -part[1])
+
+
+def tree_of(similarity: Array) -> Array:
+    """Return average linkage of factors by ``1 - similarity``, as `scipy.cluster.hierarchy` takes it."""
+    distance = np.clip(1.0 - similarity, 0.0, 2.0)
+    np.fill_diagonal(distance, 0.0)
+    pairs = scipy.spatial.distance.squareform(distance, checks=False)
+    return np.asarray(scipy.cluster.hierarchy.linkage(pairs, method="average", optimal_ordering=True))
 
 
 def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: PairSide = "loadings") -> Relation:
@@ -287,7 +217,8 @@ def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: PairS
     >>> bool(abs(sum(share for _, share in relation.splits("c=1 K=2", 1, "c=1 K=4", least=0.0)) - 1) < 1e-9)
     True
     """
-    tables = _sides(fits, on)
+    check_choice("on", on, get_args(PairSide))
+    tables: list[Array] = [getattr(as_fit(fit), on) for fit in fits]
     n_rows = sorted({len(table) for table in tables})
     if len(n_rows) != 1:
         raise ValueError(f"fits must be of the same counts, got {on} of {n_rows} rows")
@@ -305,21 +236,6 @@ def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: PairS
             weights = scipy.optimize.nnls(table, together[:, row])[0] * table.sum(axis=0)
             shares[row, columns] = weights / weights.sum() if weights.any() else 1.0 / len(weights)
     return Relation(labels, owner, number, similarity, shares)
-
-
-def _sides(fits: Sequence[Any], on: PairSide) -> list[Array]:
-    """Return loadings or factors of several fits."""
-    check_choice("on", on, get_args(PairSide))
-    return [getattr(as_fit(fit), on) for fit in fits]
-
-
-def _alike_sides(fits: Sequence[Any], on: PairSide) -> list[Array]:
-    """Return loadings or factors of fits of one setting."""
-    tables = _sides(fits, on)
-    if len({table.shape for table in tables}) > 1:
-        shapes = ", ".join(str(table.shape) for table in tables)
-        raise ValueError(f"fits must be of one setting to the same counts, got {on} of shapes {shapes}")
-    return tables
 
 
 def _name(fit: Fit) -> str:

@@ -17,7 +17,7 @@ from .commands import convert, evidence, info, markers, rename, report, transfor
 from .console import ENDING, INTERRUPTED, Screen, explain, handled
 from .demo import demo
 from .environment import describe_environment
-from .fit import fit, sweep
+from .fit import consensus, fit, sweep
 from .select import select
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
@@ -34,7 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (fit, sweep, select, transform, markers, usage, evidence, rename, report, info, convert, demo):
+FITTING = (fit, sweep, select, consensus)
+for command in (*FITTING, transform, markers, usage, evidence, rename, report, info, convert, demo):
     app.command()(command)
 
 

@@ -1,4 +1,4 @@
-"""``log1pnmf fit`` and ``log1pnmf sweep``: from a file of counts to the folder of a run."""
+"""``log1pnmf fit``, ``sweep`` and ``consensus``: from a file of counts to the folder of a run."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from log1pnmf._common.archive import building, check_place, from_tree, to_tree
 from log1pnmf._common.checks import Passes, plural, require, versions
 from log1pnmf._common.safe_files import BadFileError, MemoryLimit, open_store, parse_memory
 from log1pnmf.analysis.batches import confounded_groups
+from log1pnmf.analysis.consensus import Consensus
+from log1pnmf.analysis.consensus import consensus as find_consensus
 from log1pnmf.analysis.metrics import deviance_explained, measures
 from log1pnmf.analysis.stability import along_path, fits_along
 from log1pnmf.cli import options as common
@@ -40,7 +42,7 @@ from log1pnmf.tl.tools import ChosenCounts, write_fit
 
 from .console import KEPT, Screen, noted, one_line, unbroken
 from .options import Reading, SolverOptions, describe, read_filtered, unfolded, with_tables
-from .run_folder import REPORT, RunRecord, RunWriter, Source, claimed_for_run
+from .run_folder import REPORT, RunRecord, RunWriter, Source, claimed_for_run, write_picture
 
 # ---------- counts that stay where they are: fit --engine streaming
 
@@ -197,6 +199,7 @@ class RunPlan:
     c: list[float]
     parameters: Mapping[str, Any]  # of the fits, without c
     along: bool = False  # whether each fit starts from the one before
+    consensus: bool = False  # whether there are several numbers of factors, or a fit for each group
     scheduler: str | None = None  # address of the Dask cluster of a streaming fit
     resume: Path | None = None  # checkpoint to go on from
 
@@ -247,6 +250,9 @@ def _after_the_fits(plan: RunPlan, filtered: Filtered, screen: Screen, done: Run
     steps: dict[str, Callable[[], None]] = {}
     if target is not None:
         steps[str(target)] = partial(write_annotated_fits, done.fits, filtered, options)
+    if done.consensus is not None:
+        picture = "consensus.png"
+        steps[picture] = partial(write_picture, done.path / picture, "consensus", done.consensus)
     if options.report and not done.interrupted:
         labels = None if options.groupby is None else table.labels(options.groupby)
         given: Any = {"record": done.record, "labels": labels, "counts": table.counts}
@@ -279,6 +285,10 @@ def _fit_all(plan: RunPlan, filtered: Filtered, screen: Screen, done: RunWriter)
             with noted() as warned:
                 if along is not None:
                     fit = next(along)
+                elif plan.consensus:
+                    labels = None if options.groupby is None else done.table.labels(options.groupby)
+                    done.consensus = find_consensus(counts, c=c, groupby=labels, **parameters)
+                    fit = done.consensus.final
                 else:
                     fit = fit_log1p_nmf(counts, c=c, resume=plan.resume, **parameters)
                 done.interrupted = fit.stopped == "interrupted"
@@ -295,6 +305,8 @@ def _fit_all(plan: RunPlan, filtered: Filtered, screen: Screen, done: RunWriter)
             if not plan.along:
                 for line in factors_in_words(fit, N_TOP):
                     screen.say(line)
+            if done.consensus is not None:
+                _tell_consensus(done.consensus, screen)
             if options.groupby is not None:
                 warned += confounded_groups(fit, done.table.labels(options.groupby))
             # not what was printed with the data, and no warning that is a message as well
@@ -366,6 +378,15 @@ def _tell_fit(fit: Fit, row: Mapping[str, Any], screen: Screen, *, width: int) -
         state,
         f" after {fit.n_iter} iterations ({fit.seconds:.1f} s)",
     )
+
+
+def _tell_consensus(found: Consensus, screen: Screen) -> None:
+    """Print how often and where each factor came back."""
+    outliers = plural(np.sum(found.members["programme"] == ""), "outlier")
+    screen.say(f"Factors that came back in {len(found.fits)} fits ({outliers} left out)")
+    table, columns = found.table(), ("factor", "n_fits", "n_components", "groups")
+    for factor, n_fits, numbers, groups in zip(*(table[name] for name in columns), strict=True):
+        screen.say(f"  {factor:>3}  {n_fits:>3} fits, K = {numbers}, in {groups}")
 
 
 def _tell(options: RunOptions, screen: Screen, done: RunWriter, problems: Mapping[str, str]) -> None:
@@ -454,3 +475,22 @@ def sweep(
         raise typer.BadParameter("a sweep needs at least two values of c; for one use log1pnmf fit")
     parameters = options.solver.parameters(components, noise=options.noise)
     return carry_out(RunPlan(file, options, values, parameters, along=True))
+
+
+@unfolded
+def consensus(
+    *,
+    file: common.CountFile,
+    components: common.Numbers,
+    c: common.Shifts = common.DEFAULT_C,
+    options: RunOptions,
+) -> int:
+    """Find the factors that come back over numbers of factors and donors.
+
+    Fits each K, and with --groupby each group on its own; consensus.csv has where each factor came back.
+    """
+    numbers, values = common.parse_numbers(components), common.parse_c(c)
+    if len(values) > 1 or options.time_limit is not None:
+        raise typer.BadParameter("a consensus takes one c, and no --time-limit (--set max_iter=N limits it)")
+    parameters = options.solver.parameters(max(numbers), noise=options.noise) | {"n_components": numbers}
+    return carry_out(RunPlan(file, options, values, parameters, consensus=True))

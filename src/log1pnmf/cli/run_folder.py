@@ -7,6 +7,7 @@ factors_c=1.csv       features x factors
 features.csv          which features were fitted, where others were added afterwards
 samples.csv           names, size factors and labels of the samples
 sweep.csv             measures of the fits, one line for each c
+consensus.csv, .png   of log1pnmf consensus: how often and where each factor came back
 report.html           the same to be looked at
 """
 
@@ -30,6 +31,7 @@ import numpy as np
 
 from log1pnmf._common.archive import StrPath, building, claimed, from_tree, remove, replacing, to_tree
 from log1pnmf._common.safe_files import BadFileError, check_names, parse_json
+from log1pnmf.analysis.consensus import Consensus
 from log1pnmf.counts.text import CountTable, plain_cell
 from log1pnmf.counts.write import numbered, sample_labels, write_csv
 from log1pnmf.fitting.fit import Fit, c_name
@@ -143,11 +145,23 @@ def write_rows(
         write_csv(temporary, names, [list(header)], rows=rows, delimiter=delimiter)
 
 
+def write_picture(path: Path, plot: str, found: Any) -> None:
+    """Write what a function of `log1pnmf.pl` draws of a result, whole or not at all."""
+    from matplotlib.figure import Figure
+
+    from log1pnmf import pl
+
+    figure = getattr(pl, plot)(found, figure=Figure(figsize=(7.4, 4.9), layout="constrained"))
+    with building(path, force=True) as temporary:
+        figure.savefig(temporary, dpi=150)
+
+
 # ---------- a run written to its folder, fit by fit: what is written once stays
 
 # what a run leaves in its folder
 PARTS = re.compile(
-    r"run\.json|models|(samples|features|sweep)\.csv|report\.html|(loadings|factors)_c=[^/]+\.csv"
+    r"run\.json|models|(samples|features|sweep)\.csv|consensus\.(csv|png)|report\.html"
+    r"|(loadings|factors)_c=[^/]+\.csv"
 )
 
 
@@ -180,6 +194,7 @@ class RunWriter:
     measures: list[dict[str, Any]] = field(default_factory=list)
     interrupted: bool = False
     finished: bool = False
+    consensus: Consensus | None = None  # which the fit was made from
     _written: dict[str, Fit] = field(default_factory=dict)
 
     @property
@@ -227,6 +242,8 @@ class RunWriter:
         if len(self.fits) > 1:
             columns = {name: [row[name] for row in self.measures] for name in self.measures[0]}
             write_columns(self.path / "sweep.csv", {**columns, "c": [c_name(fit.c) for fit in self.fits]})
+        if self.consensus is not None:
+            write_columns(self.path / "consensus.csv", self.consensus.table())
 
     def _save(self, new: Mapping[str, Fit]) -> None:
         for name, fit in new.items():

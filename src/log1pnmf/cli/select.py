@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from log1pnmf._common.archive import building, claimed, remove, replacing, to_tree
+from log1pnmf._common.archive import claimed, remove, replacing, to_tree
 from log1pnmf._common.checks import check_choice, check_whole, versions
 from log1pnmf.analysis.grid import HOLDOUTS
 from log1pnmf.analysis.select import MAX_SAMPLES, N_FOLDS, N_SEEDS
@@ -32,7 +32,7 @@ from log1pnmf.fitting.settings import NOISES, Settings
 
 from .console import KEPT, Screen, noted
 from .options import Reading, SolverOptions, read_filtered, unfolded
-from .run_folder import Source, claimed_for_run, json_text, write_columns
+from .run_folder import Source, claimed_for_run, json_text, write_columns, write_picture
 
 # ---------- the folder that log1pnmf select leaves
 
@@ -70,24 +70,11 @@ def _write_record(folder: Path, record: Mapping[str, Any]) -> None:
         file.write(f"{json_text(record)}\n".encode())
 
 
-def _draw(path: Path, found: Selection) -> None:
-    from matplotlib.figure import Figure
-
-    from log1pnmf.pl.selection import select as draw_selection
-
-    figure = draw_selection(found, figure=Figure(figsize=(7.4, 4.9), layout="constrained"))
-    with building(path, force=True) as temporary:
-        figure.savefig(temporary, dpi=150)
-
-
 @unfolded
 def select(
     *,
     file: common.CountFile,
-    components: Annotated[
-        str,
-        common.model("K,K...", "Numbers of factors to choose from, such as 1-6,8,10.", "-k", "--components"),
-    ],
+    components: common.Numbers,
     c: common.Shifts = common.DEFAULT_C,
     noise: Annotated[
         str, common.model("KIND,KIND", f"{common.KIND}, or both to compare them.")
@@ -165,7 +152,7 @@ def select(
             {
                 SELECT_RECORD: partial(_write_record, folder, {**record, **_as_record(found)}),
                 TABLE: partial(write_columns, folder / TABLE, table_of_settings),
-                PICTURE: partial(_draw, folder / PICTURE, found),
+                PICTURE: partial(write_picture, folder / PICTURE, "select", found),
             }
         )
         _tell(found, screen)

@@ -67,6 +67,7 @@ class Keys:
         self.select = f"{name}_select"  # comparison of settings
         self.evidence = f"{name}_evidence"  # evidence for every factor
         self.usage = f"{name}_usage"  # comparison of groups
+        self.consensus = f"{name}_consensus"  # how often and where each factor came back
 
     def obs_column(self, factor: str) -> str:
         """Return the column of `obs` with the loadings of a factor."""

@@ -12,10 +12,11 @@ require("matplotlib", purpose="log1pnmf.pl")
 from .diagnostics import compare, diagnostics, dispersion  # noqa: E402
 from .features import factor_scatter, top_features, volcano  # noqa: E402
 from .loadings import embedding, loadings_by_group, spatial, structure, usage  # noqa: E402
-from .selection import convergence, relation, select, sweep  # noqa: E402
+from .selection import consensus, convergence, relation, select, sweep  # noqa: E402
 
 __all__ = [
     "compare",
+    "consensus",
     "convergence",
     "diagnostics",
     "dispersion",

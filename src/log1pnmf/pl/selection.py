@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 import scipy
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import distinct_colors
+from log1pnmf.analysis.consensus import Consensus
 from log1pnmf.analysis.grid import Setting
 from log1pnmf.analysis.selection import Selection, judge
-from log1pnmf.analysis.stability import Relation
+from log1pnmf.analysis.stability import Relation, tree_of
 from log1pnmf.fitting.fit import SWEEP, Fit, c_name
 from log1pnmf.fitting.summary import levelled
 
@@ -238,23 +241,64 @@ def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> An
     n = len(found.owner)
     figure = figure_or_new(figure, (3.6 + 0.24 * n, 1.2 + 0.24 * n))
     left, right = figure.subplots(1, 2, width_ratios=[1, 4])
-    style = {"color_threshold": 0.0, "above_threshold_color": INK, "no_labels": True}
-    tree = scipy.cluster.hierarchy.dendrogram(found.tree, orientation="left", ax=left, **style)
-    left.set_axis_off()
-    order = np.array(tree["leaves"])
-    similarity, scale = found.similarity[np.ix_(order, order)], {"cmap": "RdBu_r", "vmin": -1.0, "vmax": 1.0}
-    image = right.imshow(similarity, aspect="auto", interpolation="nearest", origin="lower", **scale)
+    order = _clustered(left, right, found.similarity)
     colors, labels = distinct_colors(len(found.names)), found.labels
     right.set_yticks(range(n), [labels[i] for i in order], fontsize="small")
+    for label, i in zip(right.get_yticklabels(), order, strict=True):
+        label.set_color(colors[found.owner[i]])
+    return figure
+
+
+def _clustered(left: Axes, right: Axes, similarity: Array) -> NDArray[np.intp]:
+    """Draw a tree and a heat map of similarities in its order, with a colour bar; return the order."""
+    style = {"color_threshold": 0.0, "above_threshold_color": INK, "no_labels": True}
+    tree = scipy.cluster.hierarchy.dendrogram(tree_of(similarity), orientation="left", ax=left, **style)
+    left.set_axis_off()
+    order = np.array(tree["leaves"])
+    scale: Any = {"cmap": "RdBu_r", "vmin": -1.0, "vmax": 1.0, "interpolation": "nearest"}
+    image = right.imshow(similarity[np.ix_(order, order)], aspect="auto", origin="lower", **scale)
     right.set_xticks([])
     right.yaxis.tick_right()
     right.tick_params(length=0)
     right.spines[:].set_visible(False)
-    for label, i in zip(right.get_yticklabels(), order, strict=True):
-        label.set_color(colors[found.owner[i]])
-    bar = figure.colorbar(image, ax=left, location="left", shrink=0.6)
+    bar = right.figure.colorbar(image, ax=left, location="left", shrink=0.6)
     bar.set_label("similarity", fontsize="small", color=INK)
     bar.outline.set_visible(False)
+    return order
+
+
+@drawing
+def consensus(source: Any, *, key: str | None = None, figure: Figure | SubFigure | None = None) -> Any:
+    """Draw how similar the factors of all fits of a consensus are: a tree and a heat map.
+
+    A frame marks the factors that became one factor of the final fit, named at the right; others are
+    outliers. The strip shows the group of each factor, or the number of factors of its fit.
+
+    Parameters
+    ----------
+    source : Consensus or AnnData
+        Result of `log1pnmf.analysis.consensus`, or AnnData with the result of `log1pnmf.tl.consensus`.
+    """
+    found = result_in(source, Consensus, key, tool="consensus", call="log1pnmf.analysis.consensus")
+    about = vars(found) if isinstance(found, Consensus) else found
+    table = {name: np.asarray(column).astype(str) for name, column in about["members"].items()}
+    figure = figure_or_new(figure, (7.0, 5.4))
+    left, strip, right = figure.subplots(1, 3, width_ratios=[8, 1, 32])
+    order = _clustered(left, right, np.asarray(about["similarity"]))
+    labels = table["group"] if len(set(table["group"])) > 1 else np.char.add("K = ", table["n_components"])
+    names = list(dict.fromkeys(labels.tolist()))
+    colors = np.array([to_rgb(color) for color in distinct_colors(len(names))])
+    codes = [names.index(label) for label in labels[order]]
+    strip.imshow(colors[codes][:, None], aspect="auto", origin="lower", interpolation="nearest")
+    strip.set_axis_off()
+    programme = table["programme"][order]
+    places = {name: np.flatnonzero(programme == name) for name in programme if name}
+    for rows in places.values():
+        first, size = rows[0] - 0.5, len(rows)
+        right.add_patch(Rectangle((first, first), size, size, fill=False, edgecolor=INK, linewidth=1.4))
+    right.set_yticks([rows.mean() for rows in places.values()], list(places), fontsize="small")
+    handles = [Rectangle((0, 0), 1, 1, color=color) for color in colors]
+    figure.legend(handles, names, loc="outside lower center", ncols=8, frameon=False, fontsize="small")
     return figure
 
 

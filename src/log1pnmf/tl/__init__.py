@@ -7,6 +7,7 @@ Python shows by default).
 """
 
 from .tools import (
+    consensus,
     evidence,
     extend_features,
     log1p_nmf,
@@ -20,6 +21,7 @@ from .tools import (
 )
 
 __all__ = [
+    "consensus",
     "evidence",
     "extend_features",
     "log1p_nmf",

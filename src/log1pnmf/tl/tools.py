@@ -1,4 +1,4 @@
-"""Tools for AnnData: fit, transform and rename; markers, usage, evidence and selection."""
+"""Tools for AnnData: fit, transform and rename; markers, usage, evidence, consensus and selection."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from log1pnmf._common.checks import Seed, extend, require
+from log1pnmf.analysis.consensus import consensus as find_consensus
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.analysis.groups import labels_of
@@ -225,6 +226,45 @@ def sweep(
 
 
 @tool
+def consensus(
+    adata: AnnData,
+    n_components: Any,
+    *,
+    groupby: str | None = None,
+    layer: str | None = None,
+    mask_var: Any = None,
+    batch_key: str | None = None,
+    key_added: str | None = None,
+    **options: Any,
+) -> Any:
+    """Find the factors that come back over numbers of factors and donors; write a fit that has them.
+
+    ``uns["log1p_nmf_consensus"]`` has the data frames `table` and `members`, and `similarity`, of
+    `log1pnmf.analysis.Consensus`; `log1pnmf.pl.consensus` draws it.
+
+    Parameters
+    ----------
+    adata : AnnData
+        As in `log1p_nmf`.
+    n_components : int or sequence of int
+        Numbers of factors to fit.
+    groupby : str, optional
+        Column of `obs` with the donor of each sample; each donor is fitted on its own.
+    key_added : str, optional
+        Name of the final fit, which is stored as by `log1p_nmf`.
+    **options : optional
+        `c` and others of `log1pnmf.analysis.consensus`.
+    """
+    keys, chosen = Keys(key_added), read_counts(adata, layer, chosen_features(adata, mask_var, layer))
+    groups, batch = labels_of(adata, groupby), batch_of(adata, batch_key)
+    found = find_consensus(chosen.counts, n_components, groupby=groups, batch=batch, **options)
+    write_fit(adata, keys, found.final, chosen)
+    about = {"table": as_frame(found.table()), "members": as_frame(found.members)}
+    names = np.array(found.final.factor_names, dtype=object)
+    adata.uns[keys.consensus] = {**about, "similarity": found.similarity, "factor_names": names}
+
+
+@tool
 def transform(
     adata: AnnData,
     ref: Any,
@@ -387,8 +427,8 @@ def rename_factors(adata: AnnData, names: Any, *, key: str | None = None, copy: 
     Parameters
     ----------
     adata : AnnData
-        Data with a fit by `log1p_nmf`. Tables of `markers`, `usage` and `evidence`, and loadings in `obs`,
-        are renamed as well.
+        Data with a fit by `log1p_nmf`. Tables of `markers`, `usage`, `evidence` and `consensus`, and loadings
+        in `obs`, are renamed as well.
     names : sequence of str, or mapping of name or number to str
         Names of all factors, or of some: ``{"k1": "interferon"}``. `log1pnmf.analysis.suggest_names` suggests
         some.
@@ -408,13 +448,14 @@ def rename_factors(adata: AnnData, names: Any, *, key: str | None = None, copy: 
     fit = fit_from(adata, key, any_samples=True)
     new = fit.renamed(names).factor_names
     changed = dict(zip(fit.factor_names, new, strict=True))
-    for place in (keys.uns, keys.markers, keys.usage, keys.evidence):
+    for place in (keys.uns, keys.markers, keys.usage, keys.evidence, keys.consensus):
         if place in adata.uns:  # objects that were concatenated share what is in it: a new one
             about = dict(adata.uns[place])
             about["factor_names"] = np.array([changed[str(k)] for k in about["factor_names"]], dtype=object)
-            if "table" in about:
-                factors = [changed[str(k)] for k in about["table"]["factor"]]
-                about["table"] = about["table"].assign(factor=factors)
+            for name, column in (("table", "factor"), ("members", "programme")):
+                if name in about:  # "" is an outlier of a consensus
+                    after = [changed.get(str(k), "") for k in about[name][column]]
+                    about[name] = about[name].assign(**{column: after})
             adata.uns[place] = about
     columns = adata.uns[keys.uns].get(OBS_COLUMNS)
     if columns is not None:
@@ -819,7 +860,7 @@ def write_fit(adata: Any, keys: Keys, fit: Fit, chosen: ChosenCounts) -> None:
             slot[name] = whole
         elif name in slot:  # of an earlier fit
             del slot[name]
-    for finding in (keys.markers, keys.usage, keys.evidence):  # of an earlier fit
+    for finding in (keys.markers, keys.usage, keys.evidence, keys.consensus):  # of an earlier fit
         adata.uns.pop(finding, None)
     named = fit.named(sample_names=adata.obs_names, feature_names=adata.var_names[chosen.positions])
     adata.uns[keys.uns] = uns_of(named, chosen.layer)
