@@ -302,23 +302,28 @@ def _fit_all(plan: RunPlan, filtered: Filtered, screen: Screen, done: RunWriter)
                 done.finished = number == len(path) and not done.interrupted
                 _write(done)
             _tell_fit(fit, row, screen, width=width)
-            if not plan.along:
-                for line in factors_in_words(fit, N_TOP):
-                    screen.say(line)
-            if done.consensus is not None:
-                _tell_consensus(done.consensus, screen)
-            if options.groupby is not None:
-                warned += confounded_groups(fit, done.table.labels(options.groupby))
-            # not what was printed with the data, and no warning that is a message as well
-            messages = [one_line(message) for message in fit.messages]
-            screen.notes(text for text in messages if "without any count" not in text)
-            screen.notes(text for text in warned if not text.startswith(tuple(messages)))
+            _tell_more(plan, fit, done, warned, screen)
             if done.interrupted:
                 return
     except KeyboardInterrupt:
         done.interrupted = True
         if done.fits:
             _write(done)
+
+
+def _tell_more(plan: RunPlan, fit: Fit, done: RunWriter, warned: list[str], screen: Screen) -> None:
+    """Print the factors of a fit, and what is to be noted."""
+    if not plan.along:
+        for line in factors_in_words(fit, N_TOP):
+            screen.say(line)
+    if done.consensus is not None:
+        _tell_consensus(done.consensus, screen)
+    if plan.options.groupby is not None:
+        warned = warned + confounded_groups(fit, done.table.labels(plan.options.groupby))
+    # not what was printed with the data, and no warning that is a message as well
+    messages = [one_line(message) for message in fit.messages]
+    screen.notes(text for text in messages if "without any count" not in text)
+    screen.notes(text for text in warned if not text.startswith(tuple(messages)))
 
 
 def _fitted_part(plan: RunPlan, filtered: Filtered) -> tuple[Counts, Any]:
