@@ -130,6 +130,7 @@ def test_every_table_of_measurements_is_made_by_a_command():
 
 def test_every_table_names_its_command_version_and_machine():
     shown = {name for text in TEXTS.values() for name in re.findall(r"(?m)^```\{measured\} ([\w-]+)$", text)}
+    shown |= {found[1] for found in MADE["IN_README"].findall(MADE["README"].read_text(encoding="utf-8"))}
     assert shown == {path.stem for path in MADE["FOLDER"].glob("*.csv")}
     for name in shown:
         table = MADE["Table"].read(name)

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -58,7 +59,9 @@ WRITERS = {
     },
     **{
         f"annotated{ending}": lambda place, fit, table, ending=ending: write_annotated_fits(
-            place / f"t{ending}", [fit], Filtered(table, np.arange(N), np.arange(M), ())
+            [fit],
+            Filtered(table, np.arange(N), np.arange(M), ()),
+            SimpleNamespace(write_h5ad=place / f"t{ending}", force=False, reading=None),
         )
         for ending in (".h5ad", ".zarr")
     },
