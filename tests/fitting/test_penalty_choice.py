@@ -24,8 +24,7 @@ def chosen(simulated):
 
 
 def recovered(fit, factors):
-    found = np.corrcoef(fit.factors.T, factors.T)[:4, 4:]
-    return found.max(axis=0).mean()
+    return np.corrcoef(fit.factors.T, factors.T)[:4, 4:].max(axis=0).mean()
 
 
 def test_a_penalty_that_costs_nothing_finds_sparse_factors_better(simulated, chosen):
