@@ -365,7 +365,7 @@ def unmoved(found: Inference, around: StandIns, link: ShiftedLog) -> Array:
     known = np.isfinite(error) & np.isfinite(with_it) & (error > 0.0) & (without > 0.0)
     ratios = np.where(known, ends / np.where(known, without, 1.0), np.nan)
     low, middle, high = np.log(np.maximum(ratios, TINY))
-    width = np.where(known, high - low, np.inf)
+    width = np.where(known & (high > low), high - low, np.inf)
     centre = np.array([_most_agree(low[:, k], high[:, k]) for k in range(len(tested))])
     for _ in range(3):
         agree = (low <= centre) & (centre <= high)
