@@ -235,12 +235,13 @@ def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, str
     largest one within a standard error of the best is taken, which differences between samples give.
     """
     train, test, share, given = _held_out(counts, asked, MOST_PENALISED, "l1", **given)
-    fit = _quick_fit(train, asked, given)
+    converged = {"init": asked.init, "max_iter": 300, "tol": 1e-8}  # or penalties gain by further iterations
+    fit = _quick_fit(train, asked, given, **converged)
     others = fit.factors[:, 1:]
     unit = 1.0 / float(others[others > 0.0].mean()) if others.any() else 0.0
     path, scores = [0.0], [score_parts(fit.rates, train, test, test_fraction=TEST_FRACTION)]
     for cost in L1_PATH if unit > 0.0 else ():
-        fit = _quick_fit(train, replace(asked, l1=cost * unit * share), {**given, "init": fit})
+        fit = _quick_fit(train, replace(asked, l1=cost * unit * share), {**given, "init": fit}, **converged)
         path.append(float(f"{cost * unit:.2g}"))
         scores.append(score_parts(fit.rates, train, test, test_fraction=TEST_FRACTION))
         gain, deviation = _gain(scores[-1], max(scores, key=np.sum))
@@ -268,22 +269,17 @@ def _held_out(
     except ValueError as error:
         raise ValueError(f"{what}='auto' holds out counts to choose: {error}; or name the {what}") from error
     sizes = counts.size_factors(asked.size_factors if size_factors is None else size_factors)
-    return (
-        train,
-        test,
-        (1.0 - TEST_FRACTION) * len(which) / counts.n_samples,
-        {
-            "size_factors": (1.0 - TEST_FRACTION) * sizes[which],
-            "batch": None if batch is None else np.asarray(batch, dtype=object)[which],
-            **given,
-        },
-    )
+    given["size_factors"] = (1.0 - TEST_FRACTION) * sizes[which]
+    given["batch"] = None if batch is None else np.asarray(batch, dtype=object)[which]
+    return train, test, (1.0 - TEST_FRACTION) * len(which) / counts.n_samples, given
 
 
-def _quick_fit(train: Counts, asked: Settings, given: dict[str, Any]) -> Fit:
+def _quick_fit(train: Counts, asked: Settings, given: dict[str, Any], **changed: Any) -> Fit:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", convergence_warning())
-        return fit_counts(train, replace(asked, **ENOUGH, size_factors=GIVEN), **given, verbose=0)
+        return fit_counts(
+            train, replace(asked, **{**ENOUGH, **changed}, size_factors=GIVEN), **given, verbose=0
+        )
 
 
 def _gain(score: Array, other: Array) -> tuple[float, float]:
