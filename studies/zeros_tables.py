@@ -7,19 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-N_COMPONENTS = {
-    "pcawg": 10,
-    "mcf7": 3,
-    "bbc": 10,
-    "ap": 10,
-    "pbmc": 6,
-    "baron": 9,
-    "kang": 13,
-    "her2st": 10,
-    "newsgroups": 20,
-}
-"""Data sets, in the order of the tables, and the number of factors."""
+from benchmarks.defaults import N_COMPONENTS
 
 PACED = (0.1, 1.0)
 

@@ -188,7 +188,7 @@ def require(module: str, *, purpose: str, package: str = "") -> ModuleType:
 
 
 def extend(run: Callable[..., Any], more: Mapping[str, Any], shared: str, after: str = "") -> None:
-    """Give a wrapper the parameters of what it wraps and `more`, with their defaults, and describe them all.
+    """Add the parameters `more`, with their defaults, to the signature of a wrapper, and describe them all.
 
     `shared` describes the parameters that the docstring leaves out; `after` follows them.
     """

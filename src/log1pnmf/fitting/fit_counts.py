@@ -235,7 +235,8 @@ def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, str
     largest one within a standard error of the best is taken, which differences between samples give.
     """
     train, test, share, given = _held_out(counts, asked, MOST_PENALISED, "l1", **given)
-    converged = {"init": asked.init, "max_iter": 300, "tol": 1e-8}  # or penalties gain by further iterations
+    init = Settings.init if asked.init == GIVEN else asked.init
+    converged = {"init": init, "max_iter": 300, "tol": 1e-8}  # or penalties gain by further iterations
     fit = _quick_fit(train, asked, given, **converged)
     others = fit.factors[:, 1:]
     unit = 1.0 / float(others[others > 0.0].mean()) if others.any() else 0.0
@@ -267,7 +268,7 @@ def _held_out(
     try:
         train, test = split_counts(part.on_host(), TEST_FRACTION, random_state=np.random.default_rng(0))
     except ValueError as error:
-        raise ValueError(f"{what}='auto' holds out counts to choose: {error}; or name the {what}") from error
+        raise ValueError(f"{what}='auto' holds out counts to choose: {error}; or set {what}") from error
     sizes = counts.size_factors(asked.size_factors if size_factors is None else size_factors)
     given["size_factors"] = (1.0 - TEST_FRACTION) * sizes[which]
     given["batch"] = None if batch is None else np.asarray(batch, dtype=object)[which]
