@@ -1,10 +1,11 @@
 """Batches in the compiled engine, against the reference: half-steps, losses, zeros, threads."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.engines.problems import BATCHED as CASES
+from tests.engines.problems import B, K, M, N, batched, point
 from tests.reference_engine import ReferenceEngine, both_sides
 
 from log1pnmf._core import runnable_kernels
@@ -15,66 +16,9 @@ from log1pnmf.engines.registry import make_engine
 from log1pnmf.engines.streaming import StreamingEngine
 from log1pnmf.model.batch_effects import update_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
-from log1pnmf.model.objective import negative_log_likelihood
+from log1pnmf.model.noise import POISSON, ShiftedLog
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose, quadratic
-
-N, M, K, B = 90, 30, 3, 4
-DISPERSED = NegativeBinomial(np.linspace(0.0, 0.9, M))
-
-
-def problem_of(c, *, noise=POISSON, scale=1.0):
-    rng = np.random.default_rng(5)
-    means = scale * rng.gamma(0.4, 1.0, (N, K)) @ rng.gamma(0.4, 1.0, (K, M))
-    batches = Batches(rng.integers(0, B, N), np.exp(rng.normal(0.0, 0.5, (B, M))), 3.0)
-    counts = Counts.from_any(rng.poisson(means))
-    return Problem(counts, rng.uniform(0.5, 2.0, N), ShiftedLog(c), noise=noise, batches=batches)
-
-
-def point():
-    rng = np.random.default_rng(6)
-    return rng.uniform(0.05, 0.8, (N, K)), rng.uniform(0.05, 0.8, (M, K))
-
-
-def adaptive(problem, engine):
-    caps = caps_for(1e-2, dispersed=problem.noise is not POISSON)
-    chosen = choose(engine.survey_zeros(*point(), caps), 20.0)
-    stored, exposure = engine.collect_zeros(*point(), chosen.caps)
-    zeros = AdaptiveZeros(chosen.quadratics, stored, exposure, chosen.caps, chosen.error)
-    return replace(problem, zeros=zeros)
-
-
-def cases():
-    for c in (1.0, 0.05):
-        plain = problem_of(c)
-        yield f"exact, c={c}", plain
-        yield f"approximate, c={c}", replace(plain, zeros=quadratic(plain.link))
-        yield f"adaptive, c={c}", adaptive(plain, ReferenceEngine(plain))
-    yield "identity", problem_of(math.inf)
-    for c in (1.0, math.inf):
-        dispersed = problem_of(c, noise=DISPERSED)
-        yield f"dispersed, c={c}", dispersed
-        yield f"dispersed and adaptive, c={c}", adaptive(dispersed, ReferenceEngine(dispersed))
-    yield "large counts", problem_of(1.0, scale=1e7)
-
-
-CASES = dict(cases())
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_half_steps_are_those_of_the_reference(name):
-    problem, (loadings, factors) = CASES[name], point()
-    native, reference = NativeEngine(problem, 1), ReferenceEngine(problem)
-    for side, start, design in both_sides(problem, loadings, factors):
-        ours, theirs = native.half_step(side, start, design), reference.half_step(side, start, design)
-        assert ours.loss == pytest.approx(theirs.loss, rel=1e-9)
-        scale = np.abs(theirs.gradient).max()
-        assert ours.gradient == pytest.approx(theirs.gradient, rel=1e-7, abs=1e-9 * scale)
-        pair = (ours.values, factors) if side is problem.loadings_side else (loadings, ours.values)
-        assert native.loss(*pair) < ours.loss
-    expected = negative_log_likelihood(problem, loadings, factors)
-    assert native.loss(loadings, factors) == pytest.approx(expected, rel=1e-9)
+from log1pnmf.model.zeros import AdaptiveZeros, caps_for, quadratic
 
 
 @pytest.mark.parametrize("kernel", runnable_kernels())
@@ -126,15 +70,6 @@ def test_zeros_are_surveyed_with_the_exposure_of_their_batch(name):
         assert (stored.indices == same.indices).all()
         assert exposure == pytest.approx(sums, rel=1e-12)
     assert native.zero_errors(*point()) == pytest.approx(reference.zero_errors(*point()), rel=1e-6, abs=1e-8)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_any_number_of_threads_gives_the_same_bits(name):
-    problem, (loadings, factors) = CASES[name], point()
-    for side, start, design in both_sides(problem, loadings, factors):
-        one, three = (NativeEngine(problem, n).half_step(side, start, design) for n in (1, 3))
-        assert (one.values == three.values).all()
-        assert one.loss == three.loss
 
 
 # adaptive zeros are left out: they were chosen with the effects
@@ -248,7 +183,7 @@ def test_pytorch_gives_what_the_compiled_engine_gives(name, precision, close):
 
 
 def test_engines_without_batches_say_so():
-    problem = problem_of(1.0)
+    problem = batched(1.0)
     assert isinstance(make_engine("auto", problem), NativeEngine)
     with pytest.raises(ValueError, match="row_solver='coordinate' has no batches"):
         make_engine("native", problem, row_solver="coordinate")
