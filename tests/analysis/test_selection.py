@@ -6,7 +6,6 @@ import time
 from dataclasses import asdict
 from importlib import import_module
 
-import anndata
 import numpy as np
 import pytest
 from scipy.optimize import brentq
@@ -440,11 +439,3 @@ def test_fitted_counts_have_the_likelihood_of_the_fit():
     fit = log1pnmf.fit_log1p_nmf(counts, 2, noise="nb", init="nndsvd", tol=1e-3, n_jobs=1)
     by_sample = training_by_sample(fit, running.Counts.from_any(counts))
     assert by_sample.sum() == pytest.approx(fit.log_likelihood, rel=1e-9)
-
-
-def test_anndata():
-    adata = anndata.AnnData(drawn(0.5).astype(float))
-    log1pnmf.tl.select(adata, [1, 2], c=np.inf, noise=["poisson", "nb"], **NOISE)
-    about = adata.uns["log1p_nmf_select"]
-    assert about["suggested"]["noise"] == "nb" if about["suggested"] else "noise = nb" in about["judgement"]
-    log1pnmf.pl.select(adata)

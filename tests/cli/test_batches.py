@@ -1,12 +1,10 @@
 """Batches on the command line: a column of the file."""
 
-import csv
 import json
 
 import numpy as np
-import pytest
 
-from log1pnmf import Fit, Log1pNMF, select
+from log1pnmf import Fit, Log1pNMF
 from log1pnmf.cli.exchange import write_r_list
 from log1pnmf.counts.read import read_table
 
@@ -33,17 +31,3 @@ def test_batches_are_a_column_of_the_file_also_for_new_samples(call, counts_file
         written = np.genfromtxt(tmp_path / f"{name}.csv", delimiter=",", skip_header=1)[:, 1:]
         expected = Log1pNMF.of(fit).transform(counts, batch=labels)
         np.testing.assert_allclose(written, expected, rtol=1e-5, atol=1e-9)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_a_selection_with_batches_is_that_of_select(call, counts_file, tmp_path):
-    asked = ["-k", "1", "-c", "1,inf", "--batch", "type", "--set", "batch_strength=3", "--set", "max_iter=3"]
-    done = call("select", counts_file, "-o", tmp_path / "out", *asked, "--folds", 2, "--seeds", 0)
-    assert done.code == 0, done.err
-    with open(tmp_path / "out" / "settings.csv", newline="") as file:
-        written = [float(row["log_likelihood"]) for row in csv.DictReader(file)]
-    table, given = read_table(counts_file), {"n_folds": 2, "n_seeds": 0, "max_iter": 3}
-    batch = {"batch": table.labels("type"), "batch_strength": 3.0}
-    found = select(table.counts, 1, [1.0, np.inf], **batch, **given)
-    assert written == found.summary["log_likelihood"].tolist()
-    assert written != select(table.counts, 1, [1.0, np.inf], **given).summary["log_likelihood"].tolist()

@@ -74,34 +74,6 @@ def test_fit_says_what_it_did(fit, tmp_path):
     assert json.loads((tmp_path / "out" / "run.json").read_text())["filters"]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        ([], "auto", "adaptive"),
-        (["--set", "likelihood=exact"], "exact", "exact"),
-        (["-c", "inf"], "auto", "exact"),
-    ],
-)
-def test_how_zeros_are_treated_is_said(fit, tmp_path, monkeypatch, case):
-    options, asked, taken = case
-    monkeypatch.setattr("log1pnmf.fitting.settings.SMALL", 1000)  # there are 1,500 entries
-    monkeypatch.setattr("log1pnmf.fitting.settings.DENSE", 2.0)
-    done = fit("--no-report", *options)
-    record = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert record["parameters"]["likelihood"] == asked
-    assert record["fits"][0]["likelihood"] == taken
-    assert ("zero count" in done.out) == (taken == "adaptive")
-
-
-def test_of_very_many_entries_the_likelihood_is_not_computed(fit, tmp_path, monkeypatch):
-    for module in ("cli.fit", "fitting.fit_counts"):
-        monkeypatch.setattr(f"log1pnmf.{module}.LARGEST_EXACT", 1000)
-    done = fit("--no-report", "--set", "likelihood=chebyshev")
-    assert "log-likelihood not computed" in done.out
-    assert "it visits all" in done.out
-    assert Fit.load(tmp_path / "out" / "models" / "c=1.npz").certificate is None
-
-
 def test_checkpoint_and_resume_are_one_fit(call, counts_file, tmp_path):
     common = ["fit", counts_file, "-k", 3, "--no-report", "--set", "likelihood=exact", *QUICK]
     state = tmp_path / "state.npz"
@@ -203,13 +175,6 @@ def test_info_on_run_and_model(call, run_folder):
     model = run_folder / "models" / "c=inf.npz"
     assert call("info", model, "--json").json["c"] == "inf"
     assert "3 factors" in call("info", model).out
-
-
-@pytest.mark.parametrize("name", ["t.csv", "folder"])
-def test_convert_counts(call, counts_file, tmp_path, name):
-    assert call("convert", counts_file, tmp_path / name).code == 0
-    first, again = read_table(counts_file), read_table(tmp_path / name)
-    assert (first.counts.to_scipy() != again.counts.to_scipy()).nnz == 0
 
 
 def test_convert_to_r_and_back(call, run_folder, counts_file, tmp_path):

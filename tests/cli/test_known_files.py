@@ -32,13 +32,3 @@ def test_files_of_what_is_known(counts, tmp_path, capsys):
     capsys.readouterr()
     assert main([*arguments, "--force", "--set", f"mask={tmp_path / 'counts.csv'}"]) != 0
     assert "a name, a description and features" in capsys.readouterr().err
-
-
-def test_known_factors_go_along_a_sweep_and_select_refuses_them(counts, tmp_path, capsys):
-    (tmp_path / "sets.gmt").write_text("cycle\tabout\tg1\tg2\n")
-    arguments = [str(tmp_path / "counts.csv"), "-o", str(tmp_path / "out"), "--jobs", "1"]
-    known = ["--set", f"mask={tmp_path / 'sets.gmt'}", "--set", "max_iter=3", "--set", "init=nndsvd"]
-    assert main(["select", "-k", "1-2", *arguments, *known]) != 0
-    assert "mask is not an option of the fits of a selection" in capsys.readouterr().err
-    sweep = ["sweep", "-k", "2", "-c", "1,inf", "--no-report"]
-    assert main([*sweep, *arguments, *known]) == 0, capsys.readouterr().err

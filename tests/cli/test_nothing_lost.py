@@ -59,10 +59,15 @@ def test_a_finished_fit_is_kept(fit, tmp_path, monkeypatch, where, how):
     assert "nothing was written" not in done.err
 
 
-@pytest.mark.parametrize("where", ["fitting.fit_counts.residual_at", "fitting.fit_counts._certificate"])
-def test_a_fit_is_kept_before_its_last_figures_are_there(fit, tmp_path, monkeypatch, where):
-    press(monkeypatch, where, signal.SIGTERM)
-    fit("--set", "likelihood=chebyshev", "--no-report", code=130)
+@pytest.mark.parametrize(
+    ("where", "calls"), [("solver.extrapolated", 6), ("fit_counts.residual_at", 1), ("fit_counts._certificate", 1)]
+)
+def test_a_fit_is_kept_in_its_middle_and_before_its_last_figures_are_there(
+    fit, tmp_path, monkeypatch, where, calls
+):
+    press(monkeypatch, f"fitting.{where}", signal.SIGTERM, calls)
+    done = fit("--set", "likelihood=chebyshev", "--no-report", code=130)
+    assert "the fit so far is kept" in done.out
     run = RunFolder.open(tmp_path / "out")
     assert run.fit(1.0).n_iter > 0
     assert run.record.interrupted

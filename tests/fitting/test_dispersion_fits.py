@@ -2,7 +2,6 @@
 
 import math
 
-import anndata
 import numpy as np
 import pytest
 
@@ -135,24 +134,6 @@ def test_few_features_with_most_counts_do_not_rule_the_factors(c):
     }
     assert similar["nb"] > 0.75
     assert similar["poisson"] < 0.3
-
-
-def test_every_face_fits_it(drawn, tmp_path, capsys):
-    from log1pnmf.cli import main
-    from log1pnmf.cli.run_folder import RunFolder
-
-    y, options = drawn.counts.toarray()[:16, :12], {"noise": "nb", "dispersion": "shared", "tol": 1e-3}
-    expected, adata = lp.fit_log1p_nmf(y, 2, **options), anndata.AnnData(y.astype(np.float32))
-    lp.tl.log1p_nmf(adata, 2, **options)
-    np.savez(tmp_path / "y.npz", counts=y)
-    command = ["fit", str(tmp_path / "y.npz"), "-k", "2", "-o", str(tmp_path / "out"), "--no-report"]
-    assert main([*command, "--noise", "nb", "--set", "dispersion=shared", "--set", "tol=1e-3"]) == 0
-    capsys.readouterr()
-    swept, model = lp.sweep(y, 2, [1.0], **options).fits[0], lp.Log1pNMF(2, **options).fit(y)
-    for fit in (lp.as_fit(adata), RunFolder.open(tmp_path / "out").fit(), swept, lp.as_fit(model)):
-        np.testing.assert_array_equal(fit.dispersion, expected.dispersion)
-        np.testing.assert_array_equal(fit.factors, expected.factors)
-    assert "dispersion the same for all features" in model.summary()
 
 
 # ---------- noise="auto"

@@ -157,16 +157,6 @@ def test_callbacks_see_every_iteration_and_can_stop():
     assert "stopped by a callback after 4 iterations" in fit.messages
 
 
-def test_verbose_shows_a_bar(capsys):
-    fit_log1p_nmf(Y, 2, n_init=2, verbose=1, **QUICK)
-    out, err = capsys.readouterr()
-    assert out == ""
-    for words in ("searching for a start:", "fitting, start 1 of 2:", "fitting, start 2 of 2:"):
-        assert words in err
-    fit_log1p_nmf(Y, 2, **QUICK)
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.filterwarnings("ignore:n_components=.* is larger:UserWarning")
 @pytest.mark.parametrize("engine", ["native", "streaming"])
 def test_more_factors_than_memory_holds_are_refused_before_any_work(engine):
