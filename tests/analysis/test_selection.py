@@ -390,14 +390,6 @@ def test_both_kinds_are_in_one_table_and_the_data_choose(both):
     assert all(any(noise in label for label in labels) for noise in ("poisson", "nb"))
 
 
-@pytest.mark.parametrize("noise", ["poisson", "nb"])
-def test_scores_are_those_of_a_selection_with_that_noise_alone(both, noise):
-    """The second noise also starts where the first has ended, so its fits may be a little better."""
-    alone = select(drawn(0.5), [1, 2, 3], np.inf, noise=noise, **NOISE).scores
-    rows = [setting.noise == noise for setting in both[0].settings]
-    np.testing.assert_allclose(both[0].scores[rows].sum(axis=(1, 2)), alone.sum(axis=(1, 2)), rtol=1e-3)
-
-
 def made_up(rows, sizes="total"):
     """A selection with one fold: held-out and training log-likelihood of every setting, over ten samples."""
     shares = np.linspace(0.5, 1.5, 10) / 10.0

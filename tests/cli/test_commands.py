@@ -31,7 +31,6 @@ def test_version_and_help(call):
     commands = call("--help").out.split("Commands")[1]
     for name in ("fit", "sweep", "select", "transform", "markers", "report", "info", "convert", "demo"):
         assert name in commands
-        assert call(name, "--help").code == 0
     assert "..." not in commands  # one short sentence for each
     told = call("fit", "--help").out
     groups = {name: told.partition(f"─ {name} ─")[2].partition("╰─")[0] for name in GROUPS}
@@ -161,12 +160,10 @@ def test_info_on_counts(call, counts_file, tmp_path):
     assert (facts["n_samples"], facts["n_features"], facts["integer"]) == (60, 25, True)
     assert facts["labels"] == {"type": "a (20), b (20), c (20)"}
     assert "gene0" in call("info", counts_file).out
-    (tmp_path / "t.csv").write_text("a,b\n2345678,1\n2,0\n")
+    (tmp_path / "t.csv").write_text("a,b\n0.5,2345678\n2,0\n")
     text = call("info", tmp_path / "t.csv").out
     assert "up to 2,345,678" in text
-    assert "2 counts at least, 1,172,840.5 in the middle, 2,345,679 at most" in text
-    (tmp_path / "t.csv").write_text("a,b\n0.5,1\n2,0\n")
-    assert "NOT all whole" in call("info", tmp_path / "t.csv").out
+    assert "NOT all whole" in text
 
 
 def test_info_on_run_and_model(call, run_folder):
@@ -184,11 +181,7 @@ def test_convert_to_r_and_back(call, run_folder, counts_file, tmp_path):
     np.testing.assert_array_equal(read_r_list(tmp_path / "r").factors, fitted.factors)
     back = call("convert", tmp_path / "r", tmp_path / "back.npz")
     assert back.code == 0, back.err
-    again = Fit.load(tmp_path / "back.npz")
-    assert again.log_likelihood == pytest.approx(fitted.log_likelihood, rel=1e-9)
-    np.testing.assert_allclose(again.loadings, fitted.loadings, rtol=1e-12)
-    assert again.feature_names.tolist() == fitted.feature_names.tolist()
-    assert again.sample_names.tolist() == fitted.sample_names.tolist()
+    np.testing.assert_allclose(Fit.load(tmp_path / "back.npz").loadings, fitted.loadings, rtol=1e-12)
     assert call("convert", tmp_path / "r", tmp_path / "counts.csv").code == 0
     assert read_table(tmp_path / "counts.csv").shape == (60, 25)
 
@@ -197,16 +190,13 @@ def test_usage(call, run_folder, tmp_path):
     """Labels of the run are compared; a table is printed, and written where it is asked for."""
     by_type = ["usage", run_folder, "-c", "1", "--groupby", "type"]
     with_warning = call(*by_type, "--json")
-    assert "Pass --replicate," in with_warning.err
     assert "or --samples-are-replicates if" in with_warning.err
     assert with_warning.json["group"] == ["b"] * 3 + ["c"] * 3
     told = call(*by_type, "--samples-are-replicates", "-o", tmp_path / "usage.csv")
-    assert told.code == 0
-    assert "difference to a, 60 replicates" in told.err + told.out
-    assert "treats samples as replicates" not in told.err
-    lines = (tmp_path / "usage.csv").read_text().splitlines()
-    assert lines[0].startswith("factor,group,reference,mean,")
-    assert len(lines) == 7
+    assert (told.code, told.err) == (0, "")
+    assert [line[:2] for line in rows(tmp_path / "usage.csv")[1:5]] == [
+        [k, "b"] for k in ("k0", "k1", "k2")
+    ] + [["k0", "c"]]
     unknown = call("usage", run_folder, "-c", "1", "--groupby", "nothing")
     assert (unknown.code, "no label 'nothing'" in unknown.err) == (2, True)
 
@@ -221,15 +211,11 @@ def test_usage_by_a_number(call, tmp_path):
     options = ("-k", 2, "--set", "tol=1e-3", "--no-report", "-o", tmp_path / "out")
     assert call("fit", tmp_path / "a.h5ad", *options).code == 0
     by_age = ("usage", tmp_path / "out", "--groupby", "age", "--replicate", "donor")
-    told = call(*by_age)
-    assert (told.code, "slope on age, 7 replicates" in told.err + told.out) == (0, True)
-    found = call(*by_age, "--json").json
-    assert found["group"] == ["age"] * 2
-    assert len(found["slope"]) == 2
-    assert set(call(*by_age, "--relative-to", "none", "--json").json["relative_to"]) == {""}
+    assert "slope on age, 7 replicates" in (told := call(*by_age)).err + told.out
+    found = call(*by_age, "--relative-to", "none", "--json").json
+    assert (found["group"], set(found["relative_to"]), len(found["slope"])) == (["age"] * 2, {""}, 2)
     within = call(*by_age, "--within", "kind", "--interaction", "--relative-to", "k0", "--json").json
     assert (set(within["within"]), set(within["relative_to"])) == ({"B", "T"}, {"k0"})
-    assert "T: age" in (told := call(*by_age, "--within", "kind")).err + told.out
     assert "--interaction needs --within" in call(*by_age, "--interaction").err
     groups = call(*by_age, "--as-groups", "--json").json
     assert sorted(set(groups["group"])) == ["31.0", "39.0", "45.0", "67.0"]
@@ -316,29 +302,25 @@ def test_rename(call, run_folder, tmp_path):
 
 def test_variable_features_are_fitted_and_the_others_added(call, counts_file, tmp_path):
     """Files without var take variable:N; with +all every feature has factors, and transform is the same."""
-    table = tmp_path / "t.csv"
+    table, out, loadings = tmp_path / "t.csv", tmp_path / "all", tmp_path / "all.csv"
     assert call("convert", counts_file, table).code == 0
-    assert call("convert", counts_file, tmp_path / "t.mtx").code == 0
     base = ["-k", 2, "--no-report", "--min-counts", 2, *QUICK]
     done = call("fit", table, *base, "--mask-var", "variable:10", "-o", tmp_path / "some")
     assert "features outside of the mask: 15 of 25 removed" in done.out, done.err
     some = Fit.load(tmp_path / "some" / "models" / "c=1.npz")
     assert call("transform", tmp_path / "some", table, "-o", tmp_path / "some.csv").code == 0
     expected = np.loadtxt(tmp_path / "some.csv", delimiter=",", skiprows=1, usecols=(1, 2))
-    for file in (table, tmp_path / "t.mtx"):
-        out, loadings = tmp_path / f"all{file.suffix}", tmp_path / f"loadings{file.suffix}.csv"
-        done = call("fit", file, *base, "--mask-var", "variable:10+all", "-o", out)
-        assert "10 features were fitted, and 15 were added given the loadings" in done.out, done.err
-        every = Fit.load(out / "models" / "c=1.npz")
-        assert (every.loadings == some.loadings).all()
-        assert (every.factors[every.fitted_features] == some.factors).all()
-        assert file is not table or (every.feature_names[every.fitted_features] == some.feature_names).all()
-        labels = zip(every.feature_labels, map(str, every.fitted_features), strict=True)
-        assert rows(out / "features.csv") == [["feature", "fitted"], *map(list, labels)]
-        assert call("markers", out, "--json").code == 0
-        assert call("transform", out, file, "-o", loadings).code == 0
-        found = np.loadtxt(loadings, delimiter=",", skiprows=1, usecols=(1, 2))
-        np.testing.assert_allclose(found, expected, rtol=1e-4)
+    done = call("fit", table, *base, "--mask-var", "variable:10+all", "-o", out)
+    assert "10 features were fitted, and 15 were added given the loadings" in done.out, done.err
+    every = Fit.load(out / "models" / "c=1.npz")
+    assert (every.loadings == some.loadings).all()
+    assert (every.factors[every.fitted_features] == some.factors).all()
+    labels = zip(every.feature_labels, map(str, every.fitted_features), strict=True)
+    assert rows(out / "features.csv") == [["feature", "fitted"], *map(list, labels)]
+    assert call("markers", out, "--json").code == 0
+    assert call("transform", out, table, "-o", loadings).code == 0
+    found = np.loadtxt(loadings, delimiter=",", skiprows=1, usecols=(1, 2))
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
     refused = call("fit", table, *base, "--mask-var", "used+all", "-o", tmp_path / "wrong")
     assert "a column of var of an AnnData file" in refused.err
 
@@ -348,7 +330,5 @@ def test_programmes_of_a_run(call, counts_file, tmp_path):
     done = call("convert", tmp_path / "run", tmp_path / "p.h5ad")
     assert (done.code, "2 gene programmes" in done.out) == (0, True), done.err
     found, fit = anndata.read_h5ad(tmp_path / "p.h5ad"), Fit.load(tmp_path / "run" / "models" / "c=1.npz")
-    np.testing.assert_array_equal(found.X, fit.loadings)
     np.testing.assert_array_equal(found.varm["loadings"], fit.factors.T)
-    assert found.uns["var_names"].tolist() == fit.feature_names.tolist()
     assert found.obs.columns.tolist() == anndata.read_h5ad(counts_file).obs.columns.tolist()

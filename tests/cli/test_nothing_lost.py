@@ -60,7 +60,8 @@ def test_a_finished_fit_is_kept(fit, tmp_path, monkeypatch, where, how):
 
 
 @pytest.mark.parametrize(
-    ("where", "calls"), [("solver.extrapolated", 6), ("fit_counts.residual_at", 1), ("fit_counts._certificate", 1)]
+    ("where", "calls"),
+    [("solver.extrapolated", 6), ("fit_counts.residual_at", 1), ("fit_counts._certificate", 1)],
 )
 def test_a_fit_is_kept_in_its_middle_and_before_its_last_figures_are_there(
     fit, tmp_path, monkeypatch, where, calls

@@ -13,9 +13,6 @@ from log1pnmf.analysis import (
     batch_effects,
     batch_findings,
     confounded_groups,
-    deviance_explained,
-    evidence,
-    markers,
 )
 from log1pnmf.counts import Counts
 from log1pnmf.model.batch_effects import update_effects
@@ -151,14 +148,6 @@ def test_a_streamed_fit_is_the_fit_of_the_whole(chunks_of, parameters):
     assert streamed.objective == pytest.approx(whole.objective, rel=1e-7)
     assert streamed.batches.effects == pytest.approx(whole.batches.effects, rel=5e-3)
     assert any("3 batches: without their effects" in one for one in streamed.messages)
-
-
-def test_other_samples_of_the_fit_bring_their_batches_along(fit):
-    first = fitted(max_iter=10)
-    known = evidence(first, COUNTS, n_seeds=0, n_bootstrap=1, n_jobs=1)
-    assert (known.bootstrap == 1.0).all()
-    assert markers(fit, COUNTS, n_jobs=1).effect.shape == (M, K)
-    assert deviance_explained(fit, COUNTS) > deviance_explained(replace(fit, batches=None), COUNTS)
 
 
 def test_the_estimator_shows_effects_with_names(fit):

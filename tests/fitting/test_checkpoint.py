@@ -31,21 +31,16 @@ QUICK = {"tol": 1e-6, "random_state": 0, "n_jobs": 1, "init": "rank1"}
 BATCH = {"batch": np.arange(40) % 3, "init": "nndsvd", "max_iter": 20}
 KINDS = {
     "newton": {},
-    "identity": {"c": math.inf, "init": "nndsvd"},
     "coordinate": {"row_solver": "coordinate", "max_iter": 30},
-    "adaptive": {"c": 0.5, "likelihood": "adaptive", "zeros_tol": 1e-3},
     "adaptive restarts": {"c": 0.5, "likelihood": "adaptive", "zeros_tol": 1e-3, "n_init": 2, "tol": 1e-4},
     "restarts": {"c": math.inf, "init": "random", "n_init": 3, "random_state": np.random.RandomState(7)},
     "adaptive, all visited": {"c": 0.1, "likelihood": "adaptive", "zeros_tol": 1e-9},
-    "penalised": {"l1": 2.0},
-    "sizes, cut short": {"size_factors": np.linspace(0.5, 2.0, 40), "max_iter": 7},
-    "to the end": {"tol": 0.0, "max_iter": 400},
+    "penalised, given sizes": {"l1": 2.0, "size_factors": np.linspace(0.5, 2.0, 40)},
     "auto": {"init": "auto", "c": math.inf},
     "fitted sizes": {"size_factors": "fit", "init": "nndsvd", "max_iter": 25},
     "known": {"fixed_loadings": {"all": 1.0, "some": np.arange(40) % 2}, "mask": np.arange(30)[None] < 12},
     "given dispersions": {"noise": "nb", "dispersion": np.linspace(0.0, 2.0, 30), "max_iter": 6},
     "dispersions": {"noise": "nb", "init": "random", "n_init": 2, "tol": 1e-4, "max_iter": 40},
-    "batches": BATCH,
     "batches, adaptive": {**BATCH, "likelihood": "adaptive"},
     "batches, dispersions": {**BATCH, "noise": "nb"},
     "batches, streamed": {**BATCH, "engine": "streaming", "max_iter": 6},
@@ -140,7 +135,8 @@ def test_a_fit_may_be_stopped_again_and_again_and_a_finished_one_is_returned(tmp
 @pytest.mark.parametrize("cut", [0, 6])
 def test_an_adaptive_fit_in_pytorch_may_be_stopped(tmp_path, cut):
     """The zeros that are visited are on a device, and go through the file."""
-    path, options = tmp_path / "checkpoint", {**KINDS["adaptive"], "engine": "torch", "max_iter": 12}
+    options = {"c": 0.5, "likelihood": "adaptive", "zeros_tol": 1e-3, "engine": "torch", "max_iter": 12}
+    path = tmp_path / "checkpoint"
     fitted(callbacks=[StopAt(cut)], checkpoint=path, **options)
     assert_same(fitted(**options), fitted(resume=path, **options))
 
@@ -173,9 +169,8 @@ def test_how_often_it_is_written(tmp_path, monkeypatch):
     assert read_archive(path)[1]["last"]["index"] == whole.n_iter
 
 
-@pytest.mark.parametrize("kind", ["adaptive", "restarts"])
-def test_ctrl_c_writes_a_last_checkpoint(tmp_path, kind):
-    path, left = tmp_path / "checkpoint", [5]
+def test_ctrl_c_writes_a_last_checkpoint(tmp_path):
+    path, kind, left = tmp_path / "checkpoint", "adaptive restarts", [5]
 
     def press(iteration):
         left[0] -= 1

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 import log1pnmf as lp
-from log1pnmf._common.archive import read_archive, write_archive
 from log1pnmf.analysis import match_factors
 from log1pnmf.fitting import fit_counts as noise_choice
-from log1pnmf.fitting.checkpoint import load_checkpoint
 from log1pnmf.fitting.fit_counts import asked_again
 from log1pnmf.fitting.summary import levelled
 from log1pnmf.model.dispersion import update_dispersions
@@ -74,22 +72,6 @@ def test_dispersions_and_factors_belong_together_in_the_end(drawn, fits, kind):
     problem = Problem(counts, fit.size_factors, ShiftedLog(1.0))
     again, _ = update_dispersions(problem, fit.loadings, fit.factors, kind=kind)
     np.testing.assert_allclose(again.dispersion, fit.dispersion, rtol=0.1)
-
-
-def test_forged_noise_in_a_checkpoint_is_refused(drawn, tmp_path):
-    path, stop = tmp_path / "state", [lambda iteration: iteration.index == 8]
-    lp.fit_log1p_nmf(drawn.counts[:16, :12], 2, checkpoint=path, callbacks=stop, **OPTIONS)
-    assert load_checkpoint(path).progress.last.noise.prior is not None
-    arrays, metadata = read_archive(path, kind="checkpoint")
-    for part in ("dispersion", "prior.centre", "prior.freedom", "prior.level"):
-        name = f"last.noise.{part}"
-        write_archive(path, {**arrays, name: arrays[name] * math.nan}, metadata)
-        with pytest.raises(ValueError, match=rf"{part.split('.')[-1]}.* must be"):
-            load_checkpoint(path)
-    metadata["last"]["noise"]["prior"]["spread"] = math.nan
-    write_archive(path, arrays, metadata)
-    with pytest.raises(ValueError, match="spread must be positive"):
-        load_checkpoint(path)
 
 
 def test_a_fit_that_is_stopped_early_says_with_what_it_was_fitted(drawn):

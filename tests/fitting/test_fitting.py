@@ -111,16 +111,6 @@ def test_a_fit_goes_on_from_where_it_was():
         assert second.converged
 
 
-SIZES = np.linspace(0.5, 2.0, 60)
-TOTALS = np.maximum(Y.sum(axis=1), 1e-300) / Y.sum(axis=1).mean()
-
-
-@pytest.mark.parametrize(("given", "expected"), [("total", TOTALS), ("none", np.ones(60)), (SIZES, SIZES)])
-def test_size_factors(given, expected):
-    fit = fit_log1p_nmf(Y, 2, size_factors=given, init="rank1", **QUICK)
-    np.testing.assert_allclose(fit.size_factors, np.where(expected > 1e-9, expected, 1.0))
-
-
 def test_empty_rows_and_columns_are_said_and_zero():
     y = Y.copy()
     y[[2, 7]], y[:, 5] = 0, 0

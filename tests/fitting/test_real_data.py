@@ -90,23 +90,6 @@ def test_objective_never_rises_without_extrapolation(real_data, c):
     watched(counts, c, 15, row_solver="coordinate", init="random")
 
 
-@pytest.mark.parametrize("c", SHIFTS)
-def test_pbmc_same_bits_for_any_number_of_threads(real_data, c):
-    counts = some_rows(real_data("pbmc_facs").X[:, ::8])
-    options = {"c": c, "tol": 0.0, "max_iter": 8, "init": "random"}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        one, two, other = (
-            fit_log1p_nmf(counts, 4, n_jobs=n_jobs, random_state=seed, **options)
-            for n_jobs, seed in ((1, 0), (2, 0), (2, 1))
-        )
-    np.testing.assert_array_equal(two.loadings, one.loadings)
-    np.testing.assert_array_equal(two.factors, one.factors)
-    for name in ("log_likelihood", "kkt_residual"):
-        np.testing.assert_array_equal(two.history[name], one.history[name])
-    assert not np.array_equal(other.loadings, one.loadings)
-
-
 @pytest.mark.filterwarnings("ignore:not converged")
 def test_a_known_design_with_dispersions(real_data):
     """Steps from a crude start went too far, and dispersions were not numbers."""

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.reference_engine import ReferenceEngine
 
 from log1pnmf._common.checks import PATIENCE, shown_after
 from log1pnmf.counts.counts import Counts
@@ -153,14 +152,6 @@ def test_the_identity_is_the_limit_of_large_c_exact_or_not():
     # all fits end where a gain is below the last bit of the objective: the means are known to its root
     for other in means[1:]:
         np.testing.assert_allclose(means[0], other, rtol=1e-5, atol=1e-5)
-
-
-def test_engines_agree():
-    problem, loadings, factors = example(1.0, n=6, m=8)
-    options = {"max_iter": 200}
-    native = list(alternate(NativeEngine(problem, 1), loadings, factors, **options))[-1]
-    reference = list(alternate(ReferenceEngine(problem), loadings, factors, **options))[-1]
-    assert native.loss == pytest.approx(reference.loss, rel=1e-4)
 
 
 @pytest.mark.parametrize(("c", "kind"), FORMS)
