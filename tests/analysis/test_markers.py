@@ -15,7 +15,7 @@ from log1pnmf.analysis.markers import markers
 from log1pnmf.fitting.ranking import rank_features
 from log1pnmf.model.noise import ShiftedLog
 
-LINKS = [0.01, 1.0, 100.0, np.inf]
+LINKS = [0.01, 1.0, np.inf]
 
 
 @pytest.fixture(scope="module")
@@ -194,8 +194,7 @@ def test_tables(blocks):
     assert top.feature.tolist() == found.top(0, 4) + found.top("k1", 4)
 
 
-@pytest.mark.parametrize("kind", ["h5ad", "zarr"])
-def test_anndata(blocks, tmp_path, kind):
+def test_anndata(blocks, tmp_path):
     _, counts = blocks
     adata = anndata.AnnData(counts.astype(np.float32))
     adata.layers["counts"] = adata.X.copy()
@@ -203,10 +202,8 @@ def test_anndata(blocks, tmp_path, kind):
     tl.log1p_nmf(adata, 2, likelihood="exact", layer="counts", key_added="programmes", n_jobs=1)
     adata.X = np.log1p(adata.X)
     tl.markers(adata, key="programmes", n_top=None)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Writing zarr v2 data", UserWarning)
-        getattr(adata, f"write_{kind}")(tmp_path / "data")
-    back = getattr(anndata, f"read_{kind}")(tmp_path / "data")
+    adata.write_h5ad(tmp_path / "a.h5ad")
+    back = anndata.read_h5ad(tmp_path / "a.h5ad")
     found = markers(as_fit(adata, key="programmes"), counts)
     table = back.uns["programmes_markers"]["table"]
     np.testing.assert_array_equal(table["z"], found.table()["z"])

@@ -88,8 +88,7 @@ def test_chance_zeros_outside_the_factor_do_not_make_a_marker():
     assert inference.error[0, 1] < 0.011
 
 
-@pytest.mark.parametrize("c", [1.0, np.inf])
-@pytest.mark.parametrize("correlation", [0.0, 0.7])
+@pytest.mark.parametrize(("c", "correlation"), [(1.0, 0.7), (np.inf, 0.0)])
 def test_features_that_do_not_rise_are_not_called(c, correlation):
     """Constant features, and those of another factor."""
     found = calibrate(Case("", c, correlation=correlation, fall=0.3, overdispersion=0.5), 3)
@@ -223,7 +222,7 @@ def test_shrinkage_without_any_effect():
     assert (found.false_sign_rate < 0.05).mean() < 0.001
 
 
-@pytest.mark.parametrize("x", [-1e12, -1e5, -40.0, -1.0, 0.0, 2.0, 50.0, 1e9])
+@pytest.mark.parametrize("x", [-1e12, -40.0, 0.0, 2.0, 1e9])
 def test_posterior_means_at_any_distance_from_zero(x):
     """Against the integral, in many digits; also where density and distribution function both underflow."""
     with mpmath.workdps(60):
@@ -260,8 +259,7 @@ def estimated(case, seed=0):
     return replace(fit, loadings=found), problem, loadings, kind
 
 
-@pytest.mark.parametrize("errors", ["model", "sandwich"])
-@pytest.mark.parametrize("c", [1.0, np.inf])
+@pytest.mark.parametrize(("c", "errors"), [(1.0, "sandwich"), (np.inf, "model")])
 def test_loadings_without_bounds_have_the_errors_stated(c, errors):
     """Right on average, though two fifths of the true loadings are zero, and as uncertain as they say."""
     fit, problem, truth, _ = estimated(Case("", c, overdispersion=0.5))

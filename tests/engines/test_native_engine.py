@@ -129,7 +129,7 @@ def test_transposed_problem_is_the_same(c, row_solver, engine_of):
 
 @pytest.mark.parametrize("engine_of", ENGINES)
 @pytest.mark.parametrize("row_solver", SOLVERS)
-@pytest.mark.parametrize(("c", "kind"), [(1e-6, None), *FORMS])
+@pytest.mark.parametrize(("c", "kind"), [(1e-6, None), *FORMS[1::2]])
 def test_impossible_starts_and_components_that_nothing_depends_on(c, kind, row_solver, engine_of):
     problem, loadings, factors = example(c, kind, n=7, m=9)
     engine, side = engine_of(problem), problem.loadings_side

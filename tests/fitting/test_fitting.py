@@ -32,7 +32,7 @@ Y = simulated()
 QUICK = {"tol": 1e-6, "random_state": 0, "n_jobs": 1}
 
 
-@pytest.mark.parametrize("c", [1e-6, 1.0, 1e8, math.inf])
+@pytest.mark.parametrize("c", [1e-6, 1.0, math.inf])
 @pytest.mark.parametrize("likelihood", ["exact", "chebyshev", "adaptive"])
 def test_what_is_reported_is_true(c, likelihood):
     fit = fit_log1p_nmf(Y, 3, c=c, likelihood=likelihood, **QUICK)

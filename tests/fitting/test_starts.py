@@ -28,7 +28,7 @@ def engine_for(c, kind=None, *, n=60, m=50, seed=0):
 
 @pytest.mark.parametrize("c", SHIFTS)
 @pytest.mark.parametrize("init", STARTS)
-@pytest.mark.parametrize("n_components", [1, 5, 55])
+@pytest.mark.parametrize("n_components", [1, 55])
 def test_a_start_is_usable(c, init, n_components):
     engine = engine_for(c)
     counts = engine.problem.counts

@@ -22,7 +22,7 @@ from log1pnmf.model.objective import (
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
-SHIFTS = [1e-6, 1e-3, 1.0, 100.0, 1e8, math.inf]
+SHIFTS = [1e-6, 1.0, 1e8, math.inf]
 DISPERSIONS = [0.0, 1e-12, 1e-6, 0.03, 0.5, 4.0, 300.0]
 
 
@@ -89,7 +89,7 @@ def test_no_digit_is_lost_at_any_dispersion(y, mean, phi):
 
 
 @pytest.mark.parametrize("c", SHIFTS)
-@pytest.mark.parametrize("phi", DISPERSIONS)
+@pytest.mark.parametrize("phi", DISPERSIONS[::2])
 def test_the_gradient_is_a_finite_difference(c, phi):
     link, noise = ShiftedLog(c), NegativeBinomial(phi)
     t = 1.3 * link.exposure_scale

@@ -24,7 +24,7 @@ from log1pnmf.model.objective import (
 from log1pnmf.model.problem import Bounds, Constraint, Problem
 from log1pnmf.model.zeros import Quadratic, quadratic
 
-SHIFTS = [1e-6, 1e-3, 1.0, 10.0, 1e4, 1e8, math.inf]
+SHIFTS = [1e-6, 1e-3, 1.0, 1e8, math.inf]
 
 
 def example(c, n=6, m=5, n_components=2, seed=0):
@@ -144,7 +144,7 @@ def test_impossible_counts_have_no_likelihood():
     assert log_likelihood(counts, loadings, factors, link, size_factors) == -np.inf
 
 
-@pytest.mark.parametrize("c", SHIFTS)
+@pytest.mark.parametrize("c", [1e-6, 1.0, math.inf])
 @pytest.mark.parametrize("kind", [None, "chebyshev", "taylor"])
 def test_gradients_are_finite_differences(c, kind):
     y, counts, loadings, factors, link, size_factors = example(c, n=4, m=5)
