@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
 from log1pnmf import Log1pNMF, as_fit, fit_log1p_nmf, pl, tl
+from log1pnmf.analysis import loading_errors
 from log1pnmf.analysis.markers import markers
 from log1pnmf.fitting.ranking import rank_features
 from log1pnmf.model.noise import ShiftedLog
@@ -136,11 +137,13 @@ def test_any_number_of_threads_gives_the_same_bits():
     rng = np.random.default_rng(0)
     counts = rng.poisson(rng.gamma(0.3, 1.0, (400, 4)) @ rng.gamma(0.3, 1.0, (4, 600)))
     fit = fit_log1p_nmf(counts, 4, init="rank1", tol=1e-3, n_jobs=1)
-    found = []
+    found, errors = [], []
     for n_threads in (1, 2):
         with threadpool_limits(n_threads, user_api="blas"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found.append(markers(fit, counts, n_jobs=n_threads))
+            errors.append(loading_errors(fit, counts))
+    np.testing.assert_array_equal(*errors)
     for one in fields(found[0]):
         np.testing.assert_array_equal(*(getattr(each, one.name) for each in found), err_msg=one.name)
 

@@ -12,8 +12,6 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -219,30 +217,6 @@ def test_another_npz_is_called_what_it_is(tmp_path, save):
     sparse.save_npz(path, sparse.csr_array(np.eye(3)))
     with pytest.raises(ValueError, match="it is a sparse matrix; read it with scipy"):
         Log1pNMF.load(path)
-
-
-CONTENT = ({"x": np.arange(5.0), "y": np.array(["a", "bc"])}, {"kind": "example", "c": 1.0})
-PLACES = st.floats(0.0, 1.0)
-FLIPS = st.lists(st.tuples(PLACES, st.integers(1, 255)), max_size=4)
-
-
-@given(PLACES, PLACES, st.binary(max_size=50), FLIPS)
-def test_damaged_files_are_refused_or_read_as_they_were(tmp_path_factory, start, end, filling, flips):
-    path = tmp_path_factory.getbasetemp() / "damaged"
-    write_archive(path, *CONTENT)
-    whole = path.read_bytes()
-    first, last = sorted((int(start * len(whole)), int(end * len(whole))))
-    damaged = bytearray(whole[:first] + filling + whole[last:])
-    for place, change in flips if damaged else ():
-        damaged[min(int(place * len(damaged)), len(damaged) - 1)] ^= change
-    path.write_bytes(damaged)
-    try:
-        arrays, metadata = read_archive(path)
-    except ValueError as error:
-        assert "damaged" in str(error)  # noqa: PT017
-        return
-    np.testing.assert_equal(arrays, CONTENT[0])
-    assert (metadata["kind"], metadata["c"]) == ("example", 1.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -174,13 +174,6 @@ def model():
 
 
 class TestSources:
-    def test_model_and_fit_are_the_same(self, model):
-        of_model, of_fit = fit_to_draw(model), fit_to_draw(model.fit_)
-        np.testing.assert_array_equal(of_model.loadings, model.loadings_)
-        np.testing.assert_array_equal(of_model.factors, model.components_.T)
-        np.testing.assert_array_equal(of_fit.loadings, of_model.loadings)
-        np.testing.assert_allclose(fit_to_draw(model.fit_.normalized("factor_sum")).loadings, model.loadings_)
-
     def test_anndata(self, ax):
         anndata = pytest.importorskip("anndata")
         from log1pnmf import tl

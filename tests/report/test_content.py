@@ -150,15 +150,6 @@ def test_where_few_features_are_significant_they_are_named_and_the_top_ones_list
     assert all(f">{names[j]}<" in first for j in ranking_of(models[0].fit_).top(0, 8))
 
 
-def test_bars_are_in_the_order_of_the_list(page):
-    cards = page.read_text(encoding="utf-8").split('<ol class="bars')[1:]
-    assert len(cards) == 6
-    for card in cards:
-        widths = [float(width) for width in re.findall(r'style="width:(.*?)%', card.split("</ol>")[0])]
-        assert widths == sorted(widths, reverse=True)
-        assert max(widths, default=100.0) == 100.0
-
-
 def test_the_head_says_what_was_fitted_and_how_much_it_explains(page, models, counts):
     head = text_of(page).split("<nav")[0]
     assert "3 factors at c = 1 and c = ∞." in head
@@ -338,17 +329,6 @@ def test_refusals(tmp_path, models, change, error, message):
     with pytest.raises(error, match=message):
         write_report(tmp_path / "r.html", arguments.pop("fits"), **arguments)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_counts_with_names_are_put_in_the_order_of_the_fit(tmp_path, counts):
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(counts, columns=[f"gene{j}" for j in range(40)])
-    model = Log1pNMF(2, tol=1e-4).fit(frame)
-    shown = {"feature_names": [f"other name {j}" for j in range(40)], "date": "2026-01-31"}
-    straight = write_report(tmp_path / "a.html", model, counts=frame, **shown)
-    turned = write_report(tmp_path / "b.html", model, counts=frame[frame.columns[::-1]], **shown)
-    assert straight.read_text() == turned.read_text()
-    assert "other name 3" in straight.read_text()
 
 
 def test_anndata_has_maps_of_sections_and_factors(tmp_path, counts, embedded, monkeypatch):
