@@ -115,6 +115,23 @@ def cases():
 
 BATCHED = dict(cases())
 
+
+def many_batches():
+    """Give batches of any size: some have one sample, the last has none."""
+    rng, n_batches = np.random.default_rng(8), 37
+    labels = np.minimum(rng.geometric(0.1, N) - 1, n_batches - 2)
+    return Batches(labels, np.exp(rng.normal(0.0, 0.5, (n_batches, M))))
+
+
+def few_features(n_components):
+    """Give a problem in which effects travel with the factors, unless these leave no room."""
+    rng, m, link = np.random.default_rng(9), 5, ShiftedLog(1.0)
+    batches = Batches(rng.integers(0, 2, N), np.exp(rng.normal(0.0, 0.5, (2, m))))
+    counts = Counts.from_any(rng.poisson(2.0, (N, m)))
+    problem = Problem(counts, rng.uniform(0.5, 2.0, N), link, quadratic(link), batches=batches)
+    return problem, *(rng.uniform(0.05, 0.8, (rows, n_components)) for rows in (N, m))
+
+
 # ---------- all of them
 
 FORMS = [
@@ -144,4 +161,7 @@ def problems():
     made["one entry"] = single, *near
     for spread in SPREADS:
         made |= {f"{spread}, {form}": sparse_rows(spread, **how) for form, how in SPARSE_FORMS.items()}
+    made |= {f"batches, few features, K={K}": few_features(K) for K in (2, 3, 4)}
+    for name in ("exact, c=1.0", "approximate, c=1.0", "dispersed, c=1.0", "large counts"):
+        made[f"many batches, {name}"] = replace(BATCHED[name], batches=many_batches()), *point()
     return made | {f"batches, {name}": (problem, *point()) for name, problem in BATCHED.items()}

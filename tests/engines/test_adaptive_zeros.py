@@ -35,20 +35,6 @@ def other_engines(problem, *, without_a_card=True):
         yield TorchEngine(problem, precision="float64")
 
 
-def test_the_gradient_is_that_of_finite_differences():
-    _, problem, _, (loadings, factors) = case(2, n=12, m=10)
-    by_loadings, _ = NativeEngine(problem).evaluate(problem.loadings_side, loadings, factors)[1], None
-    step = 1e-6
-    for i, k in ((0, 0), (5, 2), (11, 1)):
-        up, down = loadings.copy(), loadings.copy()
-        up[i, k] += step
-        down[i, k] -= step
-        difference = negative_log_likelihood(problem, up, factors) - negative_log_likelihood(
-            problem, down, factors
-        )
-        assert by_loadings[i, k] == pytest.approx(difference / (2 * step), rel=1e-5, abs=1e-5)
-
-
 def test_the_hessian_is_that_of_finite_differences():
     _, problem, _, (loadings, factors) = case(3, n=50, m=20, K=2)
     engine, side, step = NativeEngine(problem), problem.factors_side, 1e-6
@@ -105,26 +91,6 @@ def test_engines_choose_the_same(kernel, c, dispersed):
     found = NativeEngine(problem, kernel=kernel).zero_errors(*near)
     for engine in other_engines(problem):
         np.testing.assert_allclose(found, engine.zero_errors(*near), rtol=1e-9)
-
-
-@pytest.mark.parametrize("adaptive", [True, False])
-@pytest.mark.parametrize(("c", "dispersed"), LINKS)
-def test_steps_lower_the_loss_and_agree(c, dispersed, adaptive):
-    exact, problem, _, (loadings, factors) = case(6, n=60, m=50, c=c, dispersed=dispersed)
-    problem = problem if adaptive else exact
-    for engine in (NativeEngine(problem), ReferenceEngine(problem)):
-        before = engine.loss(loadings, factors)
-        step = engine.half_step(problem.factors_side, factors, loadings)
-        assert step.loss == pytest.approx(before)
-        assert engine.loss(loadings, step.values) < before
-    engine, losses = NativeEngine(problem), []
-    for _ in range(60):
-        step = engine.half_step(problem.factors_side, factors, loadings)
-        factors = step.values
-        losses.append(step.loss)
-    assert (np.diff(losses) <= 1e-12 * np.abs(losses[0])).all()
-    settled = ReferenceEngine(problem).half_step(problem.factors_side, factors, loadings)
-    assert settled.loss - engine.loss(loadings, settled.values) < 1e-6 * abs(settled.loss)
 
 
 @pytest.mark.parametrize("kernel", runnable_kernels())

@@ -21,41 +21,6 @@ from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, quadratic
 
 
-@pytest.mark.parametrize("kernel", runnable_kernels())
-@pytest.mark.parametrize("name", ["exact, c=1.0", "approximate, c=1.0", "dispersed, c=1.0", "large counts"])
-def test_batches_may_be_many_and_of_any_size(name, kernel):
-    problem, rng, n_batches = CASES[name], np.random.default_rng(8), 37
-    labels = np.minimum(rng.geometric(0.1, N) - 1, n_batches - 2)  # some with one sample, the last with none
-    batches = Batches(labels, np.exp(rng.normal(0.0, 0.5, (n_batches, M))))
-    problem = replace(problem, batches=batches)
-    native, reference = NativeEngine(problem, 1, kernel), ReferenceEngine(problem)
-    loadings, factors = point()
-    for side, start, design in both_sides(problem, loadings, factors):
-        loss, gradient = reference.evaluate(side, start, design)
-        step = native.half_step(side, start, design)
-        assert step.loss == pytest.approx(loss, rel=1e-9)
-        assert step.gradient == pytest.approx(gradient, rel=1e-7, abs=1e-9 * np.abs(gradient).max())
-    if problem.noise is POISSON:
-        sums = reference.batch_sums(loadings, factors)
-        assert native.batch_sums(loadings, factors) == pytest.approx(sums, rel=1e-9)
-
-
-@pytest.mark.parametrize("kernel", runnable_kernels())
-@pytest.mark.parametrize("n_components", [2, 3, 4])
-def test_batches_may_have_many_samples_and_few_features(n_components, kernel):
-    rng, m = np.random.default_rng(9), 5  # effects then travel with the factors, unless these leave no room
-    batches = Batches(rng.integers(0, 2, N), np.exp(rng.normal(0.0, 0.5, (2, m))))
-    counts, sizes, link = Counts.from_any(rng.poisson(2.0, (N, m))), rng.uniform(0.5, 2.0, N), ShiftedLog(1.0)
-    problem = Problem(counts, sizes, link, quadratic(link), batches=batches)
-    loadings, factors = (rng.uniform(0.05, 0.8, (rows, n_components)) for rows in (N, m))
-    side, native = problem.loadings_side, NativeEngine(problem, 1, kernel)
-    loss, gradient = ReferenceEngine(problem).evaluate(side, loadings, factors)
-    step = native.half_step(side, loadings, factors)
-    assert step.loss == pytest.approx(loss, rel=1e-9)
-    assert step.gradient == pytest.approx(gradient, rel=1e-7, abs=1e-9 * np.abs(gradient).max())
-    assert native.loss(step.values, factors) < loss
-
-
 @pytest.mark.parametrize("name", [name for name in CASES if "adaptive" in name])
 def test_zeros_are_surveyed_with_the_exposure_of_their_batch(name):
     problem = CASES[name]

@@ -178,29 +178,6 @@ def test_fits_may_run_at_the_same_time():
             np.testing.assert_array_equal(step.result().values, expected.values)
 
 
-@pytest.mark.parametrize("dispersed", [False, True])
-@pytest.mark.parametrize(("c", "kind"), FORMS)
-def test_a_step_without_the_loss_is_the_same_step(c, kind, dispersed):
-    problem, loadings, factors = example(c, kind, 4, n=40, m=150)
-    if dispersed:
-        rng = np.random.default_rng(1)
-        noise = NegativeBinomial(rng.gamma(0.5, 1.0, len(factors)) * (rng.random(len(factors)) > 0.2))
-        problem = replace(problem, noise=noise, zeros=None)
-    engine = NativeEngine(problem, 1)
-    # from a good point steps are certain; from a poor one they have to be checked, and some shortened
-    for at in (loadings, loadings * np.random.default_rng(2).choice([0.01, 1.0, 5.0], loadings.shape)):
-        for side, start, design in both_sides(problem, at, factors):
-            step = engine.half_step(side, start, design)
-            other = engine.half_step(side, start, design, with_loss=False)
-            assert math.isnan(other.loss)
-            assert math.isfinite(step.loss)
-            np.testing.assert_allclose(other.values, step.values, rtol=1e-7, atol=1e-9 * step.values.max())
-            scale = np.abs(step.gradient).max()
-            np.testing.assert_allclose(other.gradient / scale, step.gradient / scale, atol=1e-12)
-            assert other.predicted_decrease == pytest.approx(step.predicted_decrease, rel=1e-7)
-            assert other.n_rejected == step.n_rejected
-
-
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("c", [1.0, math.inf])
 def test_dispersed_loss_near_and_far_from_poisson(c, kernel):

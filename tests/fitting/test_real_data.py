@@ -46,7 +46,7 @@ def some_rows(counts, n=ROWS):
     return counts[:, np.asarray(counts.sum(axis=0)).ravel() > 0]
 
 
-@pytest.mark.parametrize(("name", "c"), zip(QUICK, SHIFTS, strict=True))
+@pytest.mark.parametrize(("name", "c"), list(zip(QUICK, SHIFTS, strict=True)))
 def test_objective_never_rises(real_data, name, c):
     """Exact at c = 1e-3, approximate at c = 1, exact at sparse cost for inf."""
     fit = watched(some_rows(real_data(name).X), c, 5, init="random")

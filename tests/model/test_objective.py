@@ -164,22 +164,6 @@ def test_gradients_are_finite_differences(c, kind):
             np.testing.assert_allclose(found[side], expected, rtol=1e-6, atol=1e-10 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("c", [1e-3, 1.0, 1e8, math.inf])
-@pytest.mark.parametrize("kind", [None, "chebyshev"])
-def test_transposed_problem_is_the_same(c, kind):
-    y, counts, loadings, factors, link, _ = example(c)
-    zeros = None if kind is None else quadratic(link, kind)
-    problem = Problem(counts, np.ones(y.shape[0]), link, zeros)
-    turned = Problem(Counts.from_any(y.T), np.ones(y.shape[1]), link, zeros)
-    assert negative_log_likelihood(turned, factors, loadings) == pytest.approx(
-        negative_log_likelihood(problem, loadings, factors), rel=1e-12
-    )
-    for one, other in zip(
-        gradients(problem, loadings, factors), gradients(turned, factors, loadings)[::-1], strict=True
-    ):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9 * np.abs(one).max())
-
-
 def test_problem_describes_both_sides():
     y, counts, _, _, _, size_factors = example(3.0)
     problem = Problem(counts, size_factors, ShiftedLog(3.0))
