@@ -202,38 +202,6 @@ def test_what_is_not_tried_is_named_and_what_is_left_out_of_the_samples(counts):
         select(y, 1, max_samples=1)
 
 
-class Interrupted:
-    """Lets some paths finish, then presses Ctrl-C in the thread that waits for them."""
-
-    def __init__(self, after):
-        self.after, self.calls = after, 0
-
-    def __call__(self, pending, **options):
-        self.calls += 1
-        if self.calls > self.after:
-            raise KeyboardInterrupt
-        return running_wait(pending, **options)
-
-
-running_wait = running.wait
-
-
-def test_resumed_is_uninterrupted(counts, found, tmp_path, monkeypatch):
-    path = tmp_path / "selection.npz"
-    grid = ([2, 3, 4], [0.01, 1.0, math.inf])
-    monkeypatch.setattr(running, "wait", Interrupted(after=12))
-    with pytest.warns(RuntimeWarning, match="interrupted after 1[0-9] of at most 18 fits"):
-        part = select(counts, *grid, resume=path, **QUICK)
-    assert 0 < len(part.settings) < 9
-    monkeypatch.setattr(running, "wait", running_wait)
-    assert Selection.load(path).settings == part.settings
-    whole = select(counts, *grid, resume=path, **QUICK)
-    np.testing.assert_array_equal(whole.scores, found.scores)
-    np.testing.assert_array_equal(Selection.load(path).scores, found.scores)
-    for row, setting in enumerate(part.settings):
-        np.testing.assert_array_equal(part.scores[row], found.scores[found.settings.index(setting)])
-
-
 class Stop(Exception):  # noqa: N818
     """Raised as soon as a fit is done."""
 

@@ -138,13 +138,6 @@ def test_every_c_has_a_key_of_its_own(fit, tmp_path):
     assert {key for key in adata.obsm if "log1p" in key} == keys | {f"{key}_shares" for key in keys}
 
 
-@pytest.mark.parametrize(("engine", "size"), [("streaming", "rubbish"), ("native", "-1GB")])
-def test_memory_that_is_no_size_is_refused(fit, tmp_path, size, engine):
-    done = fit("--engine", engine, "--max-memory", size, code=2)
-    assert "memory" in done.err
-    assert not list(tmp_path.iterdir())
-
-
 def test_terminals_are_not_sent_what_files_hold(call, tmp_path):
     """Names, labels and file names with escape sequences are shown, not obeyed."""
     text = "cell,a\x1b[2Jx,b\nx\x1b]0;title\x07,1,2\ny\x9b31m,3,0\n"

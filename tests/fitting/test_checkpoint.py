@@ -1,11 +1,8 @@
 """Checkpoints: a fit that was stopped, interrupted or killed ends in the same bits as one that was not."""
 
 import functools
-import itertools
 import math
 import os
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -16,7 +13,7 @@ from log1pnmf import fit_log1p_nmf
 from log1pnmf._common.archive import read_archive, write_archive
 from log1pnmf._common.checks import random_from_parts, random_parts
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting import checkpoint, starts
+from log1pnmf.fitting import checkpoint
 from log1pnmf.fitting.fit import Fit
 
 
@@ -184,25 +181,6 @@ def test_ctrl_c_writes_a_last_checkpoint(tmp_path):
     assert_same(whole, fitted(resume=path, **KINDS[kind]))
 
 
-def test_ctrl_c_while_a_later_start_is_made(tmp_path, monkeypatch):
-    calls, original = [], starts.initialize
-
-    def press(*given):
-        calls.append(original(*given))
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return calls[-1]
-
-    path, options = tmp_path / "checkpoint", {"c": math.inf, "n_init": 3, "init": "random"}
-    whole = fitted(**options)
-    monkeypatch.setattr(starts, "initialize", press)
-    with pytest.warns(RuntimeWarning, match="interrupted after"):
-        stopped = fitted(checkpoint=path, **options)
-    monkeypatch.undo()
-    assert not stopped.converged
-    assert_same(whole, fitted(resume=path, **options))
-
-
 def test_ctrl_c_while_a_checkpoint_is_written(tmp_path, monkeypatch):
     path, calls = tmp_path / "checkpoint", []
     original = os.fsync
@@ -220,44 +198,6 @@ def test_ctrl_c_while_a_checkpoint_is_written(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert [one.name for one in tmp_path.iterdir()] == ["checkpoint"]
     assert_same(fitted(), fitted(resume=path))
-
-
-LONG = {"tol": 0.0, "max_iter": 30, "c": 0.5, "likelihood": "adaptive", "zeros_tol": 1e-3}
-CHILD = """
-import sys, time
-import numpy as np
-from log1pnmf import fit_log1p_nmf
-from log1pnmf.fitting import checkpoint
-original, count = np.lib.format.write_array, [0]
-def slow(file, array, **options):
-    original(file, array, **options)
-    count[0] += 1
-    if count[0] == 100:
-        file.flush()
-        print("in the middle", flush=True)
-        while True:  # until it is killed
-            time.sleep(1)
-np.lib.format.write_array = slow
-checkpoint.SECONDS_BETWEEN = 0.0
-fit_log1p_nmf(np.load(sys.argv[2]), 3, checkpoint=sys.argv[1], random_state=0, n_jobs=1, init="rank1",
-    callbacks=[lambda iteration: print(iteration.index, flush=True)], **eval(sys.argv[3]))
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
-def test_a_kill_in_the_middle_of_a_write_leaves_the_one_before(tmp_path):
-    path, counts = tmp_path / "checkpoint", tmp_path / "counts.npy"
-    np.save(counts, Y)
-    command = [sys.executable, "-W", "ignore", "-c", CHILD, path, counts, repr(LONG)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    told = list(itertools.takewhile("in the middle\n".__ne__, process.stdout))
-    process.kill()
-    process.communicate()
-    (left,) = [one for one in tmp_path.iterdir() if one.name.startswith(".")]
-    with pytest.raises(ValueError, match="damaged"):
-        read_archive(next(left.iterdir()))
-    assert read_archive(path, kind="checkpoint")[1]["last"]["index"] == int(told[-1]) > 0
-    assert_same(fitted(**LONG), fitted(resume=path, **LONG))
 
 
 SWAPPED = Y[[1, 0, *range(2, 40)]]
