@@ -30,8 +30,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
-@pytest.mark.parametrize("power", [-150, 10])
+@pytest.mark.parametrize(("power", "row_solver"), [(-150, "newton"), (10, "coordinate")])
 def test_counts_of_another_scale_take_the_same_course(power, row_solver):
     options = {**IDENTITY, "init": "rank1", "row_solver": row_solver, "max_iter": 8, "tol": 0.0}
     with warnings.catch_warnings():

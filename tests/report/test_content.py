@@ -5,6 +5,7 @@ import html.parser
 import re
 from dataclasses import replace
 
+import anndata
 import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
@@ -332,7 +333,6 @@ def test_refusals(tmp_path, models, change, error, message):
 
 
 def test_anndata_has_maps_of_sections_and_factors(tmp_path, counts, embedded, monkeypatch):
-    anndata = pytest.importorskip("anndata")
     from log1pnmf import tl
 
     rng = np.random.default_rng(0)

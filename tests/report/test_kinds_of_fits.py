@@ -1,5 +1,6 @@
 """Reports of fits that ended in other ways, or come in other things."""
 
+import anndata
 import numpy as np
 import pytest
 
@@ -78,7 +79,6 @@ def test_markers_that_were_computed_are_taken(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("n_top", [30, 3])
 def test_markers_kept_in_anndata_are_taken_if_they_are_enough(tmp_path, n_top):
-    anndata = pytest.importorskip("anndata")
     from log1pnmf import tl
 
     adata = anndata.AnnData(marked(np.random.default_rng(0)).astype(np.float32))

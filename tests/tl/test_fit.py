@@ -5,7 +5,6 @@ import logging
 import anndata
 import numpy as np
 import pytest
-from scipy import sparse
 
 import log1pnmf as lp
 from log1pnmf import Log1pNMF
@@ -33,13 +32,6 @@ def test_result_is_that_of_the_estimator(adata, expected):
     np.testing.assert_array_equal(about["size_factors"], expected.fit_.size_factors)
     np.testing.assert_array_equal(about["history"]["loss"], expected.history_["loss"])
     assert about["versions"]["log1pnmf"] == lp.__version__
-
-
-@pytest.mark.parametrize("convert", [sparse.csc_matrix, lambda X: X.toarray()])
-def test_any_storage_gives_the_same(adata, expected, convert):
-    adata.X = convert(adata.X)
-    lp.tl.log1p_nmf(adata, 3, **FAST)
-    np.testing.assert_array_equal(loadings(adata), expected.loadings_)
 
 
 def test_copy_leaves_the_original_alone(adata):
@@ -120,16 +112,6 @@ def test_bad_masks_are_refused_and_nothing_is_written(adata, mask, error, words)
     with pytest.raises(error, match=words):
         lp.tl.log1p_nmf(adata, 2, mask_var=mask)
     assert not adata.obsm
-
-
-def test_view_becomes_an_object_of_its_own(adata, caplog):
-    view = adata[10:60]
-    lp.tl.log1p_nmf(view, 2, **FAST)
-    assert not view.is_view
-    assert "adata is a view" in caplog.text
-    assert not adata.obsm
-    alone = Log1pNMF(2, random_state=0, **FAST).fit(adata.X[10:60])
-    np.testing.assert_array_equal(loadings(view), alone.loadings_)
 
 
 @pytest.mark.parametrize(("storage", "mask"), [("csr", "even"), ("csc", None), ("dense", "even")])

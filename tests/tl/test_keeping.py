@@ -43,40 +43,6 @@ def back(fitted, tmp_path_factory, request):
     return anndata.read_zarr(path)
 
 
-def kind(values):
-    found = np.asarray(values).dtype.kind
-    return "text" if found in "OTU" else found
-
-
-def assert_same(a, b, where="uns"):
-    if isinstance(a, dict):
-        assert set(a) == set(b), where
-        for name in a:
-            assert_same(a[name], b[name], f"{where}[{name!r}]")
-    elif hasattr(a, "columns"):
-        assert a.astype({"key": str}).equals(b.astype({"key": str})), where
-    else:
-        np.testing.assert_array_equal(a, b, err_msg=where)
-        assert kind(a) == kind(b), where
-
-
-def test_files_hold_everything(fitted, back):
-    assert all(plain(fitted.uns[name]) for name in ("log1p_nmf", "given", "log1p_nmf_c=inf"))
-    assert_same(dict(fitted.uns), dict(back.uns))
-    for slot in ("obsm", "varm"):
-        assert set(getattr(back, slot)) == set(getattr(fitted, slot))
-        for name, values in getattr(fitted, slot).items():
-            np.testing.assert_array_equal(getattr(back, slot)[name], values)
-
-
-def plain(value):
-    if isinstance(value, dict):
-        return all(isinstance(name, str) and plain(one) for name, one in value.items())
-    if isinstance(value, np.ndarray):
-        return value.dtype.kind in "biuf" or all(isinstance(one, str) for one in value.ravel())
-    return isinstance(value, bool | int | float | str)
-
-
 def test_files_open_without_this_package(fitted, tmp_path):
     fitted.write_h5ad(tmp_path / "cells.h5ad")
     code = f"""
