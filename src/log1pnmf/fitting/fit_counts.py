@@ -617,7 +617,7 @@ def _certificate(fit: Fit, counts: Counts, n_jobs: int | None, messages: list[st
     gap = certificate.gap
     messages.append(f"the approximate log-likelihood differs from the exact one by {gap:,.0f}")
     if abs(gap) > POOR_APPROXIMATION * abs(exact) and abs(gap) > 1.0:
-        share = f", {abs(gap / exact):.0%} of it" if exact else ""
+        share = f" ({abs(gap / exact):.0%})" if exact else ""
         messages[-1] += (
             f"{share}: zero counts have large fitted means here; use likelihood='adaptive' (or 'exact')"
         )
