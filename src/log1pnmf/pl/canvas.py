@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import wraps
 from itertools import combinations
-from typing import Any, ParamSpec, TypedDict, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -29,6 +29,7 @@ from log1pnmf.fitting.settings import Settings
 # ---------- stacked bars as pixels: exact however many bars there are, and one artist
 
 Array = NDArray[np.float64]
+OnFigure: TypeAlias = Figure | SubFigure | None
 
 GAP = 0.008  # between groups, as a part of the width
 LEAST_WIDTH = 0.02  # of a group, as a part of the whole: few samples among thousands get wider bars
@@ -244,7 +245,7 @@ def axes_or_new(ax: Axes | None, figsize: tuple[float, float]) -> Axes:
     return figure_or_new(None, figsize).subplots() if ax is None else ax
 
 
-def figure_or_new(figure: Figure | SubFigure | None, figsize: tuple[float, float]) -> Any:
+def figure_or_new(figure: OnFigure, figsize: tuple[float, float]) -> Any:
     """Return the figure that was given, or a new one of pyplot."""
     if figure is not None:
         return figure

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf.analysis.diagnostics import OUTLYING, Diagnostics
@@ -38,7 +37,7 @@ def compare(
     on: PairSide = "loadings",
     max_samples: int | None = 20_000,
     random_state: int = 0,
-    figure: Figure | SubFigure | None = None,
+    figure: canvas.OnFigure = None,
     **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Compare two fits: structure plots with matched colours, and the similarity of their factors.
@@ -131,11 +130,7 @@ GREY, RED, BAND = "#9aa3ab", "#c4473a", "#f0d3cf"
 
 @drawing
 def diagnostics(
-    found: Diagnostics,
-    *,
-    n_labels: int = 8,
-    figure: Figure | SubFigure | None = None,
-    **shown: Unpack[canvas.Shown],
+    found: Diagnostics, *, n_labels: int = 8, figure: canvas.OnFigure = None, **shown: Unpack[canvas.Shown]
 ) -> Any:
     """Draw variances of features, deviances of samples, and the error of an approximation.
 

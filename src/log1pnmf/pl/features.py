@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
@@ -221,7 +220,7 @@ def top_features(
     markers: Markers | None = None,
     feature_names: Any = None,
     gene_symbols: str | None = None,
-    figure: Figure | SubFigure | None = None,
+    figure: canvas.OnFigure = None,
     **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Draw the features that each factor raises most, and by how much.

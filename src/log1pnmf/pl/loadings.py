@@ -53,7 +53,7 @@ def embedding(
     key: str | None = None,
     n_columns: int = 4,
     size: float | None = None,
-    figure: Figure | SubFigure | None = None,
+    figure: canvas.OnFigure = None,
     **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Draw the loadings of each factor on a map of the samples (UMAP, t-SNE, space).
@@ -128,7 +128,7 @@ def spatial(
     image: str = "hires",
     size: float = 1.0,
     n_columns: int = 4,
-    figure: Figure | SubFigure | None = None,
+    figure: canvas.OnFigure = None,
     **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Draw the dominant factor and the loadings of each factor in a tissue, over the image of each section.
@@ -242,7 +242,7 @@ def usage(
     *,
     key: str | None = None,
     level: float = 0.05,
-    figure: Figure | SubFigure | None = None,
+    figure: canvas.OnFigure = None,
     **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Draw the mean loadings of groups and their differences with 95% intervals.

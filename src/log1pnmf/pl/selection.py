@@ -11,7 +11,6 @@ import numpy as np
 import scipy
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
@@ -124,7 +123,7 @@ def sweep(
     table: Any,
     *,
     measures: Sequence[str] = ("factor_correlation", "sparsity_loadings", "sparsity_factors"),
-    figure: Figure | SubFigure | None = None,
+    figure: canvas.OnFigure = None,
     **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Draw how the factors change with c: their correlation and sparsity.
@@ -224,9 +223,7 @@ def _break_axis(ax: Axes, at: float) -> None:
 
 
 @drawing
-def relation(
-    found: Relation, *, figure: Figure | SubFigure | None = None, **shown: Unpack[canvas.Shown]
-) -> Any:
+def relation(found: Relation, *, figure: canvas.OnFigure = None, **shown: Unpack[canvas.Shown]) -> Any:
     """Draw how similar the factors of several fits are: a tree and a heat map.
 
     Parameters
@@ -282,11 +279,7 @@ def _clustered(left: Axes, right: Axes, similarity: Array) -> NDArray[np.intp]:
 
 @drawing
 def consensus(
-    source: Any,
-    *,
-    key: str | None = None,
-    figure: Figure | SubFigure | None = None,
-    **shown: Unpack[canvas.Shown],
+    source: Any, *, key: str | None = None, figure: canvas.OnFigure = None, **shown: Unpack[canvas.Shown]
 ) -> Any:
     """Draw how similar the factors of all fits of a consensus are: a tree and a heat map.
 
@@ -336,7 +329,7 @@ def select(
     *,
     over: Literal["n_components", "c", "l1"] | None = None,
     key: str | None = None,
-    figure: Figure | SubFigure | None = None,
+    figure: canvas.OnFigure = None,
     **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Draw held-out log-likelihood and stability over seeds against the number of factors, c or the penalty.
