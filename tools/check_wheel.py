@@ -44,7 +44,11 @@ IN_SDIST = [
 NOT_IN_WHEEL = r"(?!log1pnmf(\.libs)?/|log1pnmf-[^/]+\.dist-info/)|.*(__pycache__|\.pyc|\.cpp|\.hpp|/tests?/)"
 NOT_IN_SDIST = r"(docs|benchmarks|studies|\.github|\.ci|build|dist|bench-out)/|.*\.(so|pyd|h5ad|pyc)"
 LARGEST_WHEEL = 8_000_000
-TESTS = ("tests/engines/test_native_engine.py", "tests/counts/test_counts.py", "tests/estimator")
+TESTS = (
+    "tests/engines/test_native_engine.py",
+    "tests/counts/test_counts.py",
+    "tests/estimator/test_saving.py",
+)
 FOR_TESTS = ("hypothesis", "mpmath", "pytest")
 
 EXTRAS = {
