@@ -320,15 +320,6 @@ def test_links_lead_somewhere(page):
             )
 
 
-def test_links_are_seen(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# A b, c\n[x](y.md#z), ![p](img/p.png) `[no](link)`\n```\n[no](link)\n```\n[w](https://x.org/a_(b))"
-    )
-    assert links(page) == ["y.md#z", "img/p.png", "https://x.org/a_(b)"]
-    assert anchors(page) == {"a-b-c"}
-
-
 def test_the_reference_lists_the_public_names():
     """Docs, tests and `__all__` are one list."""
     page = (ROOT / "docs/reference/api.md").read_text()

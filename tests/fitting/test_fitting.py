@@ -130,7 +130,7 @@ def test_large_matrices_are_not_certified():
     fit = fit_log1p_nmf(y, 1, c=1.0, likelihood="chebyshev", max_iter=2, n_jobs=1)
     assert fit.log_likelihood is None
     assert fit.approximate_log_likelihood is not None
-    assert "visits all 200,010,000 entries" in fit.messages[-1]
+    assert "evaluates all 200,010,000 entries" in fit.messages[-1]
 
 
 def test_callbacks_see_every_iteration_and_can_stop():

@@ -43,18 +43,6 @@ def test_a_scale_is_four_ranges_with_the_same_digits(adata, tmp_path):
     assert len({len(part.split(".")[1]) for name in names for part in name.split(" to ")}) == 1
 
 
-@pytest.mark.parametrize(
-    ("values", "first"),
-    [
-        (np.arange(100.0), "0.0 to 24.8"),
-        (np.arange(0.0, 1.0, 0.01), "0.000 to 0.247"),
-        (np.arange(0.0, 4e7, 1e4), "0 to 1e+07"),
-    ],
-)
-def test_ranges_have_three_digits(values, first):
-    assert quarters(values).names[0] == first
-
-
 def test_symbols_are_shown_for_identifiers(adata, tmp_path):
     text = page(adata, tmp_path, gene_symbols="symbol")
     assert "GENE4" in text
