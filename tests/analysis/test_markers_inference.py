@@ -23,7 +23,6 @@ from log1pnmf.analysis.marker_tests import (
 )
 from log1pnmf.analysis.markers import LEAST_RELIABLE, markers
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.features import select_features
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.ranking import stand_ins
 from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
@@ -273,27 +272,6 @@ def test_loadings_without_bounds_have_the_errors_stated(c, errors):
     seen = found.values.T @ (problem.size_factors[:, None] * found.values)
     without = seen - found.excess(problem.size_factors)
     assert np.abs(without - true).max() < 0.1 * true.max()
-
-
-@pytest.mark.parametrize("c", [1.0, np.inf])
-def test_loadings_without_a_feature_are_those_of_the_others(c):
-    """One step takes the counts of a feature out of the loadings, as if they had never been there."""
-    fit, problem, _, _ = estimated(Case("", c, n_samples=100, n_features=60, overdispersion=0.3))
-    found = estimate_loadings(fit, problem, fit.loadings, errors="model", own=True)
-    j = 45
-    y, t = problem.counts.by_column.to_dense(slice(j, j + 1)).T, found.factors[j]
-    exposure = fit.link.exposure_scale * problem.size_factors[:, None]
-    moved = found.own_part(y, exposure, fit.link, fit.noise.of_features([j]), slice(j, j + 1))
-    step = moved * np.einsum("ikl,l->ik", found.inverse, t)
-    kept = np.delete(np.arange(60), j)
-    part = replace(fit, factors=fit.factors[kept], dispersion=fit.dispersion[kept], feature_names=None)
-    counts = select_features(problem.counts, kept)
-    loadings = project(part, counts, problem.size_factors, prior=0, n_jobs=1).loadings
-    without = Problem(counts, problem.size_factors, fit.link, noise=part.noise)
-    others = estimate_loadings(part, without, loadings, errors="model", own=True)
-    difference = others.values - found.values
-    assert np.corrcoef(step.ravel(), difference.ravel())[0, 1] > 0.98
-    assert np.abs(step - difference).mean() < 0.2 * np.abs(difference).mean()
 
 
 def test_effects_are_not_too_small_because_of_errors_in_the_loadings():
