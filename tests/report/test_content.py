@@ -20,6 +20,7 @@ from log1pnmf.report import figures as structure
 from log1pnmf.report import inputs as words
 from log1pnmf.report.comparison import compare
 from log1pnmf.report.document import MOST_GROUPS, groups_of
+from log1pnmf.report.figures import histogram, log_curve
 from log1pnmf.report.sections import served_groups
 
 
@@ -364,3 +365,27 @@ def test_numbers_and_words():
     assert [*map(words.alike, ([5.25, 0.5], [1930.0, 32.2]))] == [["5.25", "0.50"], ["1,930", "32"]]
     assert [*map(words.significant, (12345.6, 0.012345, 1.2e-7))] == ["12,346", "0.0123", "1.2e-07"]
     assert served_groups(np.array([0.2, 0.9, 0.5]), ("a", "b", "c")) == ["b", "c"]
+
+
+# ---------- charts that the report draws itself
+
+
+def test_histogram_bars_cover_all_values():
+    chart = histogram(np.array([0.5, 1.0, 1.0, 2.0, 0.0]), label="", x_title="", n_bins=3)
+    heights = [height for *_, height in chart.bars]
+    assert len(heights) == 3
+    np.testing.assert_allclose(np.array(heights) / min(heights), [1, 2, 1], rtol=1e-2)
+    assert [text for _, text in chart.x_ticks] == ["0.5", "1", "2"]
+    assert histogram(np.ones(4), label="", x_title="") is None
+
+
+def test_log_curve_is_straight_where_the_values_fall_by_a_factor():
+    x = np.arange(5.0)
+    texts = {"name": "exact", "style": "line-1", "label": "", "y_title": ""}
+    chart = log_curve(x, 10.0**-x, level=(0.01, "tol"), **texts)
+    points = np.array([point.split(",") for point in chart.lines[0][2][1:].split("L")], dtype=float)
+    np.testing.assert_allclose(
+        np.diff(points, axis=0), np.diff(points, axis=0)[:1].repeat(4, axis=0), atol=0.02
+    )
+    assert chart.level[0] == points[2, 1]
+    assert log_curve(x[:1], x[:1], **texts) is None

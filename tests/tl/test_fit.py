@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import log1pnmf as lp
-from log1pnmf import Log1pNMF
+from log1pnmf import Log1pNMF, tl
+from log1pnmf.counts import read_table
 
 FAST = {"tol": 1e-4, "n_jobs": 1, "init": "nndsvd"}
 
@@ -162,3 +163,79 @@ def test_all_features_are_added_to_a_fit_of_some(cells):
     new = cells[:30].copy()
     lp.tl.transform(new, adata)  # uses the fitted ones
     assert lp.as_fit(new).feature_names.tolist() == some.feature_names.tolist()
+
+
+# ---------- batches
+
+
+def data():
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(4.0, (60, 12)).astype(np.float32)
+    counts[:30, :3] *= 3
+    adata = anndata.AnnData(counts)
+    adata.obs["donor"] = np.repeat(["d1", "d2"], 30)
+    return adata
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_batches_come_from_a_column_and_come_back_and_other_samples_name_theirs(tmp_path):
+    adata = data()
+    lp.tl.log1p_nmf(adata, 1, batch_key="donor", max_iter=10)
+    fit = lp.as_fit(adata)
+    assert fit.batches.names == ("d1", "d2")
+    assert fit.batches.effects[0, :3].min() > fit.batches.effects[1, :3].max()
+    adata.write_h5ad(tmp_path / "adata.h5ad")
+    again = lp.as_fit(anndata.read_h5ad(tmp_path / "adata.h5ad"))
+    assert (again.batches.effects == fit.batches.effects).all()
+    assert (again.batches.labels == fit.batches.labels).all()
+    new = data()[:5].copy()
+    lp.tl.transform(new, adata, batch_key="donor")
+    plain = lp.tl.transform(new, adata, copy=True)
+    assert np.abs(new.obsm["X_log1p_nmf"] - plain.obsm["X_log1p_nmf"]).max() > 1e-3
+
+
+# ---------- counts in adata.raw
+
+
+@pytest.fixture
+def with_raw():
+    """X is normalised and has fewer features, in another order, than raw."""
+    counts = np.random.default_rng(0).poisson(2.0, (40, 12)).astype(np.float32)
+    whole = anndata.AnnData(counts)
+    whole.var_names = [f"g{j}" for j in range(12)]
+    part = whole[:, ["g7", "g2", "g5", "g0", "g9"]].copy()
+    part.raw = whole
+    part.X = np.log1p(part.X)
+    return part
+
+
+@pytest.mark.filterwarnings("ignore:no markers are named:UserWarning")  # few samples
+def test_the_features_of_the_object_are_found_in_raw(with_raw):
+    expected = anndata.AnnData(with_raw.raw[:, with_raw.var_names].X.copy())
+    expected.var_names = with_raw.var_names
+    for one, where in ((with_raw, {"use_raw": True}), (expected, {})):
+        tl.log1p_nmf(one, 2, tol=1e-3, n_jobs=1, **where)
+    np.testing.assert_array_equal(with_raw.varm["log1p_nmf"], expected.varm["log1p_nmf"])
+    assert with_raw.uns["log1p_nmf"]["layer"] == "raw"
+    tl.markers(with_raw)  # finds the same counts again
+    assert "log1p_nmf_markers" in with_raw.uns
+    with pytest.raises(ValueError, match="pass one of them"):
+        tl.log1p_nmf(with_raw, 2, layer="counts", use_raw=True)
+    del with_raw.raw
+    with pytest.raises(KeyError, match=r"adata.raw is empty"):
+        tl.log1p_nmf(with_raw, 2, use_raw=True)
+
+
+def test_log_normalised_values_are_refused_with_the_places_of_counts(with_raw, tmp_path):
+    """The same in Python and in the shell; a place that is named is taken as it is, with a warning."""
+    with_raw.layers["spliced"] = np.rint(with_raw.X)
+    with pytest.raises(ValueError, match=r"not whole numbers: .*\(adata has: 'spliced', 'raw' .*layer='X'"):
+        tl.log1p_nmf(with_raw, 2)
+    with_raw.write_h5ad(tmp_path / "x.h5ad")
+    with pytest.raises(ValueError, match=r"not counted; choose another layer with --layer \(raw, spliced\)"):
+        read_table(tmp_path / "x.h5ad")
+    with pytest.warns(UserWarning, match="non-integer"):
+        tl.log1p_nmf(with_raw, 2, tol=1e-3, layer="X")
+    assert with_raw.uns["log1p_nmf"]["layer"] == "X"
+    with pytest.warns(UserWarning, match="non-integer"):
+        tl.markers(with_raw)
