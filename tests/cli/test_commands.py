@@ -7,12 +7,15 @@ import shutil
 
 import anndata
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
 from log1pnmf import Fit, Log1pNMF, __version__, fit_log1p_nmf
 from log1pnmf.analysis.markers import markers
-from log1pnmf.cli.exchange import read_r_list
+from log1pnmf.cli import main
+from log1pnmf.cli.exchange import read_r_list, write_r_list
+from log1pnmf.cli.run_folder import RunFolder
 from log1pnmf.counts.read import read_table
 
 QUICK = ["--set", "tol=1e-4", "--set", "init=nndsvd", "--jobs", "1"]
@@ -330,3 +333,62 @@ def test_programmes_of_a_run(call, counts_file, tmp_path):
     found, fit = anndata.read_h5ad(tmp_path / "p.h5ad"), Fit.load(tmp_path / "run" / "models" / "c=1.npz")
     np.testing.assert_array_equal(found.varm["loadings"], fit.factors.T)
     assert found.obs.columns.tolist() == anndata.read_h5ad(counts_file).obs.columns.tolist()
+
+
+# ---------- batches: a column of the file
+
+
+def test_batches_are_a_column_of_the_file_also_for_new_samples(call, counts_file, tmp_path):
+    out = tmp_path / "out"
+    asked = ["--batch", "type", "--groupby", "type", "--set", "max_iter=5", "--jobs", "1", "--no-report"]
+    done = call("fit", counts_file, "-k", "2", "-o", out, *asked)
+    assert done.code == 0, done.err
+    assert "group 'a' is all of batch 'a'" in " ".join(done.out.split())
+    assert json.loads((out / "run.json").read_text())["batch"] == "type"
+    fit = Fit.load(next((out / "models").iterdir()))
+    assert fit.batches.names == ("a", "b", "c")
+    write_r_list(fit, tmp_path / "r")
+    table = np.genfromtxt(tmp_path / "r" / "batch_effects.csv", delimiter=",", skip_header=1)
+    assert (table[:, 1:] == fit.batches.effects.T).all()
+    missing = call("fit", counts_file, "-k", "2", "-o", tmp_path / "other", "--batch", "donor")
+    assert missing.code != 0
+    assert "'donor'" in missing.err
+    for name, given in (("with", ["--batch", "type"]), ("without", [])):
+        assert call("transform", out, counts_file, "-o", tmp_path / f"{name}.csv", *given).code == 0
+    counts = read_table(counts_file).counts
+    for name, labels in (("with", fit.batches.sample_names), ("without", None)):
+        written = np.genfromtxt(tmp_path / f"{name}.csv", delimiter=",", skip_header=1)[:, 1:]
+        expected = Log1pNMF.of(fit).transform(counts, batch=labels)
+        np.testing.assert_allclose(written, expected, rtol=1e-5, atol=1e-9)
+
+
+# ---------- tables and gene sets
+
+
+def test_files_of_what_is_known(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.poisson(2.0, (20, 9)), [f"s{i}" for i in range(20)], [f"g{j}" for j in range(9)])
+    frame.to_csv(tmp_path / "counts.csv")
+    design = pd.DataFrame({"everyone": 1.0, "dose": np.linspace(0, 0.5, 20)}, frame.index)[::-1]
+    design.to_csv(tmp_path / "design.csv")
+    pd.DataFrame({"ambient": np.linspace(0.1, 1, 9)}, frame.columns).to_csv(tmp_path / "ambient.csv")
+    (tmp_path / "sets.gmt").write_text("cycle\tabout\tg1\tg2\tother\n\nearly\t\tg3\n")
+    arguments = [
+        "fit",
+        str(tmp_path / "counts.csv"),
+        "-k",
+        "6",
+        "-o",
+        str(tmp_path / "out"),
+        "--no-report",
+    ]
+    files = {"fixed_loadings": "design.csv", "fixed_factors": "ambient.csv", "mask": "sets.gmt"}
+    given = [part for name, file in files.items() for part in ("--set", f"{name}={tmp_path / file}")]
+    assert main([*arguments, *given, "--set", "init=nndsvd", "--jobs", "1"]) == 0
+    fit = RunFolder.open(tmp_path / "out").fit()
+    assert fit.factor_names == ["everyone", "dose", "ambient", "cycle", "early", "k5"]
+    np.testing.assert_array_equal(fit.loadings[:, 1], np.linspace(0, 0.5, 20))
+    assert np.flatnonzero(fit.mask[:, 0]).tolist() == [1, 2]
+    capsys.readouterr()
+    assert main([*arguments, "--force", "--set", f"mask={tmp_path / 'counts.csv'}"]) != 0
+    assert "a name, a description and features" in capsys.readouterr().err
