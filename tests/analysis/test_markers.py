@@ -165,10 +165,7 @@ def test_factors_that_cannot_be_told_apart(blocks, errors):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (
-            lambda model, y: model.markers(y, errors="robust"),
-            "errors must be one of 'sandwich', 'model'",
-        ),
+        (lambda model, y: model.markers(y, errors="robust"), "errors must be one of 'sandwich', 'model'"),
         (lambda model, y: model.markers(y[1:]), "the fit is of 80 samples, got counts of 79"),
         (lambda model, y: model.markers(y).top(2), "or 0 to 1, got 2"),
         (lambda model, y: model.markers(y).top(0, by="p"), "by must be one of"),

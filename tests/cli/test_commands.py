@@ -373,15 +373,7 @@ def test_files_of_what_is_known(tmp_path, capsys):
     design.to_csv(tmp_path / "design.csv")
     pd.DataFrame({"ambient": np.linspace(0.1, 1, 9)}, frame.columns).to_csv(tmp_path / "ambient.csv")
     (tmp_path / "sets.gmt").write_text("cycle\tabout\tg1\tg2\tother\n\nearly\t\tg3\n")
-    arguments = [
-        "fit",
-        str(tmp_path / "counts.csv"),
-        "-k",
-        "6",
-        "-o",
-        str(tmp_path / "out"),
-        "--no-report",
-    ]
+    arguments = ["fit", str(tmp_path / "counts.csv"), "-k", "6", "-o", str(tmp_path / "out"), "--no-report"]
     files = {"fixed_loadings": "design.csv", "fixed_factors": "ambient.csv", "mask": "sets.gmt"}
     given = [part for name, file in files.items() for part in ("--set", f"{name}={tmp_path / file}")]
     assert main([*arguments, *given, "--set", "init=nndsvd", "--jobs", "1"]) == 0

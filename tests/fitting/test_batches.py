@@ -9,11 +9,7 @@ from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf, open_counts
-from log1pnmf.analysis import (
-    batch_effects,
-    batch_findings,
-    confounded_groups,
-)
+from log1pnmf.analysis import batch_effects, batch_findings, confounded_groups
 from log1pnmf.counts import Counts
 from log1pnmf.model.batch_effects import update_effects
 from log1pnmf.model.batches import Batches

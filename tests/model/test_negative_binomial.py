@@ -13,12 +13,7 @@ from tests.reference_engine import ReferenceEngine
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.solver import alternate
 from log1pnmf.model.noise import NegativeBinomial, Prior, ShiftedLog, excess_constant
-from log1pnmf.model.objective import (
-    entry_curvature,
-    entry_gradient,
-    entry_loss,
-    negative_log_likelihood,
-)
+from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss, negative_log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
