@@ -37,7 +37,7 @@ KINDS = {
     "fitted sizes": {"size_factors": "fit", "init": "nndsvd", "max_iter": 25},
     "known": {"fixed_loadings": {"all": 1.0, "some": np.arange(40) % 2}, "mask": np.arange(30)[None] < 12},
     "given dispersions": {"noise": "nb", "dispersion": np.linspace(0.0, 2.0, 30), "max_iter": 6},
-    "dispersions": {"noise": "nb", "init": "random", "n_init": 2, "tol": 1e-4, "max_iter": 40},
+    "dispersions": {"noise": "nb", "init": "random", "n_init": 2, "tol": 1e-4, "max_iter": 20},
     "batches, adaptive": {**BATCH, "likelihood": "adaptive"},
     "batches, dispersions": {**BATCH, "noise": "nb"},
     "batches, streamed": {**BATCH, "engine": "streaming", "max_iter": 6},

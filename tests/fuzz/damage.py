@@ -3,6 +3,7 @@
 import copy
 import functools
 import io
+import itertools
 import operator
 import shutil
 import zipfile
@@ -207,9 +208,14 @@ def forged(array):
         yield np.full(array.shape, 2**62)
 
 
-def strange(tree):
-    """Give nested metadata that differ in one entry, or lack it, with what was done to them."""
-    for place in places(tree):
-        own = functools.reduce(operator.getitem, place, tree)
-        for value in (..., *(forged(own) if isinstance(own, np.ndarray) else VALUES)):
-            yield f"{place} = {value!r:.30}", changed(tree, place, value)
+def strange(tree, every=1, spared=()):
+    """Give every so many-th of the trees that differ in one entry, or lack it, with what was done to them."""
+    cases = (
+        (place, value)
+        for place in places(tree)
+        if place[0] not in spared
+        for own in [functools.reduce(operator.getitem, place, tree)]
+        for value in (..., *(forged(own) if isinstance(own, np.ndarray) else VALUES))
+    )
+    for place, value in itertools.islice(cases, every - 1, None, every):
+        yield f"{place} = {value!r:.30}", changed(tree, place, value)
