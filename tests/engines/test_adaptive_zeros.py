@@ -16,7 +16,7 @@ from tests.reference_engine import ReferenceEngine
 from log1pnmf._core import runnable_kernels
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
-from log1pnmf.engines.native import NativeEngine, RowSums
+from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.registry import has_card
 from log1pnmf.fitting.runs import AdaptiveUpdate
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate
@@ -33,21 +33,6 @@ def other_engines(problem, *, without_a_card=True):
         from log1pnmf.engines.torch.engine import TorchEngine
 
         yield TorchEngine(problem, precision="float64")
-
-
-def test_the_hessian_is_that_of_finite_differences():
-    _, problem, _, (loadings, factors) = case(3, n=50, m=20, K=2)
-    engine, side, step = NativeEngine(problem), problem.factors_side, 1e-6
-    sums = RowSums.zeros(len(factors), 2)
-    engine.add_statistics(side, factors, loadings, into=sums)
-    hessian = np.empty((len(factors), 2, 2))
-    hessian[:, [0, 1, 1], [0, 0, 1]] = sums.hessian
-    hessian[:, 0, 1] = hessian[:, 1, 0]
-    for k in range(2):
-        move = step * np.eye(2)[k]
-        difference = engine.evaluate(side, factors + move, loadings)[1]
-        difference = difference - engine.evaluate(side, factors - move, loadings)[1]
-        np.testing.assert_allclose(hessian[:, k], difference / (2 * step), rtol=1e-4, atol=1e-3)
 
 
 @given(
