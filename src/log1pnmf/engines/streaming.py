@@ -22,15 +22,12 @@ from log1pnmf.model.noise import NegativeBinomial, Noise, ShiftedLog
 from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros, ZeroSurvey
 
-from .base import Engine, HalfStep, PairSide, RowSolver, Sample
+from .base import SETTLING_STEPS, Engine, HalfStep, PairSide, RowSolver
 from .native import NativeEngine, RowSums, effective_threads, solve_rows
 
 # ---------- the work on one chunk in a pass, in this process or on a worker
 
 Array = NDArray[np.float64]
-
-SETTLING_STEPS = 5
-"""Newton steps of the loadings in a "settle" pass; the same for chunks of any size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -433,9 +430,9 @@ class StreamingEngine(Engine):
         other = replace(self.problem, batches=replace(batches, effects=effects))
         return self._batch_pass(other, loadings, factors)
 
-    def sample(self) -> Sample:
-        """Return the rows that the survey kept in memory."""
-        return Sample(self._kept(), self.settle, self.counts.sample_index)
+    def sample(self) -> tuple[Engine, NDArray[np.int64]]:
+        """Return the engine of the rows that the survey kept in memory, and which they are."""
+        return self._kept(), self.counts.sample_index
 
     def settle(self, row: Array, factors: Array, bounds: Bounds = NON_NEGATIVE) -> Rows:
         """Solve the loadings for given factors in one pass, from one row for all samples, or one for each."""
