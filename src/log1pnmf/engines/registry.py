@@ -54,16 +54,6 @@ def supports(name: str, problem: Problem, row_solver: RowSolver) -> str | None:
     return None
 
 
-def check_engine(name: str, row_solver: str = "newton") -> None:
-    """Refuse a name that is not one of `ENGINES`, or an engine without that row solver."""
-    check_choice("engine", name, ENGINES)
-    if row_solver != "newton" and name not in ("auto", "native"):
-        raise ValueError(
-            f"engine={name!r} cannot be used here: it has row_solver='newton' only, got {row_solver!r}; "
-            "use engine='native' for the paper's solver"
-        )
-
-
 def as_counts(counts: Any, engine: str = "native") -> Counts:
     """Check counts where they are: in memory, or in chunks on disk or a cluster."""
     plain = isinstance(counts, np.ndarray) or sparse.issparse(counts)
@@ -88,7 +78,7 @@ def check_totals(counts: Counts) -> None:
 
 def resolve_engine(name: str, counts: Counts, n_components: int, row_solver: RowSolver = "newton") -> str:
     """Return the engine that "auto" stands for; parts of chunks that are in memory have the native one."""
-    check_engine(name)
+    check_choice("engine", name, ENGINES)
     if name == "torch":
         _check_card(n_components)
     if name == "streaming" and counts.in_memory:
