@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import is_
 from typing import Any, Literal, get_args
 
@@ -156,9 +156,7 @@ class Engine:
 
     def dispersed_sums(self, effects: Array, loadings: Any, factors: Any) -> Array:
         """Return what negative binomial noise needs to find effects, at `effects`; 3 x batches x features."""
-        assert self.problem.batches is not None
-        batches = replace(self.problem.batches, effects=effects)
-        return dispersed_sums(replace(self.problem, batches=batches), loadings, factors)
+        return dispersed_sums(self.problem, effects, loadings, factors)
 
     def next_effects(self, sums: Array) -> Array | None:
         """Take a Newton step of the effects of batches, from `batch_sums`; None where one is not enough."""

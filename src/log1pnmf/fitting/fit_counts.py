@@ -413,12 +413,15 @@ def fit_counts(
     batches = None if batch is None else _batches(batch, asked, data, before)
     chosen, choices = asked, []
     parts = dict(zip(KNOWN, (fixed_loadings, fixed_factors, mask), strict=True))
+    known = None
+    if any(part is not None for part in parts.values()):
+        known = structure_of(data, asked, **parts)
     how: dict[str, Any] = {"size_factors": size_factors, "batch": batch, "n_jobs": n_jobs}
     if asked.noise == "auto":
         noise, why = choose_noise(asked, data, **how)
         chosen, choices = asked.with_noise(noise), [why]
     if l1 is not None:
-        if any(part is not None for part in parts.values()):
+        if known is not None:
             raise ValueError("l1='auto' chooses for factors of which nothing is known; pass a number")
         penalty, why = choose_l1(chosen, data, dispersion=dispersion, **how)
         asked, chosen = (replace(one, l1=penalty) for one in (asked, chosen))
@@ -426,10 +429,7 @@ def fit_counts(
     name = resolve_engine(asked.engine, data, asked.n_components, asked.row_solver)
     settings = chosen.resolved(name, data)
     check_memory(name, data, asked.n_components, effective_threads(n_jobs))
-    known, constraint = None, settings.constraint
-    if any(part is not None for part in parts.values()):
-        known = structure_of(data, settings, **parts)
-        constraint = constraint_of(settings, known)
+    constraint = settings.constraint if known is None else constraint_of(settings, known)
     sizes = data.size_factors(asked.size_factors if size_factors is None else size_factors)
     problem = _problem(settings, data, sizes, batches, dispersion=dispersion, before=before)
     start = None if init is None else given_start(init, problem, asked, random_state, n_jobs)
@@ -463,8 +463,8 @@ def fit_counts(
     ).best(None if loaded is None else loaded.progress)
     if keep is not None:
         keep.close()
-    fit = run.as_fit(settings, problem, known=known)
-    ended = engine.with_problem(problem_at(problem, run.last))
+    problem = problem_at(problem, run.last)
+    fit, ended = run.as_fit(settings, problem, known=known), engine.with_problem(problem)
     last: dict[str, Any] = {"asked": chosen, "constraint": constraint, "n_jobs": n_jobs}
     try:
         fit = _finished(fit, run, ended, **last)

@@ -268,9 +268,8 @@ class Run:
         return self.last.objective - (0.0 if noise is None else noise.cost) + signed
 
     def as_fit(self, settings: Settings, problem: Problem, *, known: Structure | None = None) -> Fit:
-        """Return the `Fit` of this run, given the problem it began with; no other code makes one."""
-        last, counts, exact = self.last, problem.counts, self.last.likelihood == "exact"
-        certificate, problem = None, problem_at(problem, last)
+        """Return the `Fit` of this run, given the problem at its end; no other code makes one."""
+        last, counts, exact, certificate = self.last, problem.counts, self.last.likelihood == "exact", None
         if last.likelihood != "approximate" and self.errors is not None:
             signed, absolute = self.errors
             certificate = Certificate(-last.loss - signed, None if exact else -last.loss, absolute)

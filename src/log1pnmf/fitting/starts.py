@@ -31,7 +31,7 @@ from log1pnmf._common.checks import Progress, Random, check_choice, new_seed
 from log1pnmf.counts.counts import Counts, check_unmasked
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.model.noise import POISSON, ShiftedLog
+from log1pnmf.model.noise import POISSON
 from log1pnmf.model.problem import FREE, Constraint, Problem, Structure
 from log1pnmf.model.zeros import quadratic
 
@@ -280,19 +280,13 @@ def continued_start(
     old = scaled(fit.loadings if loadings is None else loadings, fit.factors, scale)
     old_loadings, old_factors = (side[:, :n_components] for side in old)
     if problem.link != fit.link:
-        old_loadings, old_factors = _relinked(problem, old_loadings, old_factors, fit.link, rng)
+        with np.errstate(over="ignore"):
+            rates = np.minimum(fit.link.inverse(old_factors), problem.counts.total)
+        eta = problem.link.link(rates) / problem.link.alpha
+        old_loadings, eta = match_total(problem, old_loadings, eta, rng)
+        old_factors = eta * problem.link.alpha
     n_more = n_components - old_loadings.shape[1]
     return _with_more(old_loadings, n_more, rng), _with_more(old_factors, n_more, rng)
-
-
-def _relinked(
-    problem: Problem, loadings: Array, factors: Array, old: ShiftedLog, rng: Random
-) -> tuple[Array, Array]:
-    link = problem.link
-    with np.errstate(over="ignore"):
-        rates = np.minimum(old.inverse(factors), problem.counts.total)
-    scaled_loadings, scaled_factors = match_total(problem, loadings, link.link(rates) / link.alpha, rng)
-    return scaled_loadings, scaled_factors * link.alpha
 
 
 def _with_more(values: Array, n_more: int, rng: Random) -> Array:
