@@ -223,6 +223,7 @@ def drawing(function: Callable[..., Any]) -> Callable[..., Any]:
     made = "Axes" if "ax" in inspect.signature(function).parameters else "Figure"
     returns = "" if "Returns\n" in (function.__doc__ or "") else f"Returns\n-------\n{made}\n\n"
     extend(drawn, {"show": None, "save": None}, SHARED, returns)
+    drawn.__doc__ = f"{drawn.__doc__}\n\nExamples\n--------\nSee :doc:`/gallery/index`."
     return drawn
 
 
