@@ -174,11 +174,6 @@ class Tally:
         return cls._from(rows.shape[0], *map(np.concatenate, zip(*parts, strict=True)))
 
     @classmethod
-    def none(cls, n_features: int) -> Tally:
-        """Make the tally of no samples."""
-        return cls(np.zeros(n_features + 1, dtype=np.int64), np.zeros(0), np.zeros(0))
-
-    @classmethod
     def _from(cls, n_features: int, feature: NDArray[np.int64], values: Array, times: Array) -> Tally:
         lengths = np.bincount(feature, minlength=n_features)
         return cls(np.concatenate(([0], np.cumsum(lengths))).astype(np.int64), values, times)
