@@ -1,7 +1,6 @@
 """From a `Fit` and its counts to findings."""
 
 from .batches import BatchFindings, batch_effects, batch_findings, confounded_groups
-from .consensus import Consensus, consensus
 from .diagnostics import Diagnostics, diagnose, loading_errors
 from .evidence import Evidence, evidence
 from .grid import Setting
@@ -21,7 +20,17 @@ from .metrics import (
 )
 from .select import select
 from .selection import Judgement, Selection
-from .stability import Relation, Stability, Sweep, fit_seeds, relate, stability, sweep
+from .stability import (
+    Consensus,
+    Relation,
+    Stability,
+    Sweep,
+    consensus,
+    fit_seeds,
+    relate,
+    stability,
+    sweep,
+)
 from .suggest import suggest_names
 from .topics import TopicModel, coherence, exclusivity, topic_model
 from .usage import Usage, usage

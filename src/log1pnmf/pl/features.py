@@ -11,7 +11,7 @@ from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
-from log1pnmf._common.colors import factor_colors
+from log1pnmf.analysis.groups import factor_colors
 from log1pnmf.analysis.markers import Markers
 from log1pnmf.analysis.metrics import correlation_matrix
 from log1pnmf.fitting.anndata import symbols_of

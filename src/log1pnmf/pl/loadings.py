@@ -14,11 +14,12 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
-from log1pnmf._common.colors import distinct_colors, factor_colors
 from log1pnmf.analysis.groups import (
     Arrangement,
     Section,
     arrange,
+    distinct_colors,
+    factor_colors,
     group_means,
     read_groups,
     read_labels,

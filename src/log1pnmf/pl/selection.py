@@ -17,11 +17,10 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
-from log1pnmf._common.colors import distinct_colors
-from log1pnmf.analysis.consensus import Consensus
 from log1pnmf.analysis.grid import Setting
+from log1pnmf.analysis.groups import distinct_colors
 from log1pnmf.analysis.selection import Selection, judge
-from log1pnmf.analysis.stability import Relation, tree_of
+from log1pnmf.analysis.stability import Consensus, Relation, tree_of
 from log1pnmf.fitting.fit import SWEEP, Fit, c_name
 from log1pnmf.fitting.summary import levelled
 

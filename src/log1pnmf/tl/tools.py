@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from log1pnmf._common.checks import Seed, extend, require
-from log1pnmf.analysis.consensus import consensus as find_consensus
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.analysis.groups import labels_of
 from log1pnmf.analysis.markers import markers as find_markers
 from log1pnmf.analysis.select import select as compare_settings
+from log1pnmf.analysis.stability import consensus as find_consensus
 from log1pnmf.analysis.stability import sweep as sweep_counts
 from log1pnmf.analysis.usage import usage as compare_groups
 from log1pnmf.counts.compress import dense_blocks
