@@ -15,7 +15,7 @@ from log1pnmf.cli.run_folder import RunFolder, RunRecord, RunWriter, Source, cla
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import Filtered
 from log1pnmf.counts.text import CountTable
-from log1pnmf.counts.write import WRITABLE, Sink, write_chunks, write_table
+from log1pnmf.counts.write import WRITABLE, Sink, write_table
 from log1pnmf.fitting.checkpoint import load_checkpoint
 from log1pnmf.report.document import write_report
 
@@ -50,12 +50,6 @@ WRITERS = {
     **{
         f"table{ending}": lambda place, fit, table, ending=ending: write_table(table, place / f"t{ending}")
         for ending in (*WRITABLE, "")
-    },
-    **{
-        f"chunks{ending}": lambda place, fit, table, ending=ending: write_chunks(
-            place / f"t{ending}", [table.counts.to_scipy()], shape=(N, M)
-        )
-        for ending in (".h5ad", ".zarr")
     },
     **{
         f"annotated{ending}": lambda place, fit, table, ending=ending: write_annotated_fits(

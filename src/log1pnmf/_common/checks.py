@@ -201,7 +201,7 @@ def extend(run: Callable[..., Any], more: Mapping[str, Any], shared: str, after:
     kind = inspect.Parameter.KEYWORD_ONLY
     parameters = [
         *signature.parameters.values(),
-        *(inspect.Parameter(one, kind, default=more[one]) for one in more),
+        *(inspect.Parameter(one, kind, default=more[one]) for one in more if one not in signature.parameters),
     ]
     parameters.sort(key=lambda one: one.kind)
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

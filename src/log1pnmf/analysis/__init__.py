@@ -1,6 +1,6 @@
 """From a `Fit` and its counts to findings."""
 
-from .batches import BatchFindings, batch_effects, batch_findings, confounded_groups
+from .batches import BatchFindings, batch_findings, confounded_groups
 from .diagnostics import Diagnostics, diagnose, loading_errors
 from .evidence import Evidence, evidence
 from .grid import Setting
@@ -8,7 +8,6 @@ from .heldout import heldout_log_likelihood, heldout_score, perplexity
 from .markers import Markers, markers, top_features, top_samples
 from .metrics import (
     FactorMatch,
-    correlation_matrix,
     deviance_explained,
     dominant_factor,
     effective_factors,
@@ -50,12 +49,10 @@ __all__ = [
     "Sweep",
     "TopicModel",
     "Usage",
-    "batch_effects",
     "batch_findings",
     "coherence",
     "confounded_groups",
     "consensus",
-    "correlation_matrix",
     "deviance_explained",
     "diagnose",
     "dominant_factor",

@@ -310,18 +310,7 @@ class Counts:
         return cls(rows, columns, sample_names, feature_names)
 
     def part_in_memory(self, most: int | None = None) -> tuple[Counts, NDArray[np.int64]]:
-        """Return samples whose entries are in memory (here, all are), and which ones they are.
-
-        Parameters
-        ----------
-        most : int, optional
-            If there are more, so many random ones, always the same.
-
-        Returns
-        -------
-        counts : Counts
-        rows : ndarray of int
-        """
+        """Return samples in memory, `most` random ones if there are more, always the same; and which ones."""
         rows = np.arange(self.n_samples)
         if most is None or most >= self.n_samples:
             return self, rows

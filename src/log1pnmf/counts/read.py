@@ -349,35 +349,7 @@ def filter_table(
     min_features: int = 0,
     mask_var: np.ndarray | None = None,
 ) -> Filtered:
-    """Remove samples with few counts, then features that occur in few of the remaining samples.
-
-    Parameters
-    ----------
-    table : CountTable
-        Counts with the names of samples and features.
-    min_samples : int
-        Smallest number of samples in which a feature must occur.
-    min_counts : float
-        Smallest total count of a sample.
-    min_features : int
-        Smallest number of features that must occur in a sample.
-    mask_var : array of bool, optional
-        Which features may stay; those of a sample are counted before.
-
-    Raises
-    ------
-    BadFileError
-        Where nothing is left.
-
-    Examples
-    --------
-    >>> table = CountTable(Counts.from_any([[1, 0, 9], [2, 5, 0], [0, 0, 1]]))
-    >>> filtered = filter_table(table, min_counts=2, min_samples=2)
-    >>> filtered.table.shape
-    (2, 1)
-    >>> filtered.report[0]
-    'samples with fewer than 2 counts: 1 of 3 removed'
-    """
+    """Remove samples with few counts, then features outside of a mask or in few of the remaining samples."""
     check_whole("min_samples", min_samples, least=0)
     check_whole("min_features", min_features, least=0)
     check_number("min_counts", min_counts)
