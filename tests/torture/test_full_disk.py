@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.cli.commands import to_r
+from log1pnmf.cli.exchange import write_r_list
 from log1pnmf.cli.fit import write_annotated_fits
 from log1pnmf.cli.run_folder import RunFolder, RunRecord, RunWriter, Source, claimed_for_run
 from log1pnmf.counts.counts import Counts
@@ -61,7 +61,7 @@ WRITERS = {
     },
     "fit": lambda place, fit, table: fit.save(place / "f.npz"),
     "report": lambda place, fit, table: write_report(place / "r.html", fit, title="t"),
-    "list for R": lambda place, fit, table: to_r(fit, place / "r", counts=table.counts),
+    "list for R": lambda place, fit, table: write_r_list(fit, place / "r", counts=table.counts),
     "run": lambda place, fit, table: write_run(place / "out", fit, table),
 }
 

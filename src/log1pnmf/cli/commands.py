@@ -34,6 +34,7 @@ from log1pnmf.fitting.summary import factors_in_words, summarize
 from log1pnmf.tl.tools import programs
 
 from .console import Screen, noted
+from .exchange import read_r_list, write_r_list
 from .fit import N_TOP, counts_again, report_fits, tell_fit
 from .options import OpenOptions, TableOptions, WordOptions, check_table, describe, unfolded
 from .run_folder import REPORT, RunFolder, fit_in, is_run, write_factor_tables, write_rows
@@ -517,7 +518,7 @@ def convert(
             screen.wrote(target, f" ({plural(fit.n_components, 'gene programme')})")
             return 0
         data = None if counts is None else opening.table(counts, fractions=allow_fractions).counts
-        to_r(fit, target, counts=data, force=force)
+        write_r_list(fit, target, counts=data, force=force)
         screen.wrote(target, f" (LL, FF, s, cc = {c_name(fit.c)} for R)")
         return 0
     if all((source / part).exists() for part in ("LL.csv", "FF.csv")):
@@ -541,17 +542,7 @@ def _write_programs(fit: Fit, source: Path, target: Path, *, force: bool) -> Non
         write_anndata(found, temporary)
 
 
-def to_r(fit: Fit, target: Path, *, counts: Counts | None = None, force: bool = False) -> None:
-    """Write a fit for R, whole or not at all."""
-    from .exchange import write_r_list
-
-    with building(target, force=force) as folder:
-        write_r_list(fit, folder, counts=counts)
-
-
 def _from_r(source: Path, target: Path, screen: Screen, *, force: bool) -> None:
-    from .exchange import read_r_list
-
     listed = read_r_list(source)
     if listed.counts is None:
         raise BadFileError(f"{source} has no counts.mtx, and a model needs the counts; write it in R as well")

@@ -18,7 +18,7 @@ import typer
 
 from log1pnmf._common.archive import building, check_place, from_tree, to_tree
 from log1pnmf._common.checks import Passes, plural, require, versions
-from log1pnmf._common.safe_files import BadFileError, MemoryLimit, open_store, parse_memory
+from log1pnmf._common.safe_files import BadFileError, MemoryLimit, open_store, parse_memory, readable
 from log1pnmf.analysis.batches import confounded_groups
 from log1pnmf.analysis.metrics import deviance_explained, measures
 from log1pnmf.analysis.stability import Consensus, along_path, fits_along
@@ -66,24 +66,14 @@ def read_streamed(path: Path, reading: Reading, scheduler: str | None, screen: S
         on_chunk=Passes(),
         max_memory=reading.max_memory,
     )
-    names, labels = _obs(path, reading)
+    with readable(path, kind), open_store(path, MemoryLimit(path, reading.max_memory)) as store:
+        listed, labels = read_columns(store)
+    names = np.array([str(name) for name in listed], dtype=object)
     table = CountTable(replace(survey(source), sample_names=names), labels, str(path), kind)
     if reading.gene_symbols is not None:
         table = reading.with_symbols(table, reading.gene_symbols)
     screen.say((path.name, "bold"), f": {describe(table)} ({kind}, {len(source.chunks)} chunks)")
     return Filtered(table, np.arange(table.shape[0]), np.arange(table.shape[1]), ())
-
-
-def _obs(path: Path, reading: Reading) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Read names and labels of the samples."""
-    try:
-        with open_store(path, MemoryLimit(path, reading.max_memory)) as store:
-            names, labels = read_columns(store)
-    except (BadFileError, ImportError, PermissionError):
-        raise
-    except Exception as error:  # AnnData raises whatever it meets
-        raise BadFileError(f"{path}: obs cannot be read ({error}); the file is damaged") from error
-    return np.array([str(name) for name in names], dtype=object), labels
 
 
 # ---------- results written into AnnData, for those who go on with scanpy

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 import os
-import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from scipy import sparse
 from log1pnmf._common import safe_files
 from log1pnmf._common.archive import StrPath
 from log1pnmf._common.checks import check_number, check_whole, require
-from log1pnmf._common.safe_files import BadFileError, MemoryLimit, Store, check_regular, open_store
+from log1pnmf._common.safe_files import BadFileError, MemoryLimit, Store, check_regular, open_store, readable
 
 from .compress import SparseRows
 from .counts import Counts, holds_counts
@@ -479,16 +478,8 @@ def read_table(
     check_regular(place)
     kind = _kind(place, layer, text, stop_words)
     limit = MemoryLimit(place, max_memory)
-    try:
+    with readable(place, kind):
         raw = _read(place, kind, limit, layer=layer, text=text, stop_words=stop_words)
-    except (BadFileError, ImportError, PermissionError):
-        raise
-    except (EOFError, zlib.error, OSError, MemoryError) as error:
-        raise BadFileError(
-            f"{name} is truncated or damaged ({_short(error)}); get another copy of it"
-        ) from error
-    except Exception as error:  # readers of other packages raise whatever they meet
-        raise BadFileError(f"{name} is not a {kind} file that can be read ({_short(error)})") from error
     raw = raw.transposed() if transpose else raw
     return checked(raw, source=name, kind=kind, fractions=fractions, limit=limit)
 
@@ -526,10 +517,3 @@ def _read(
     if kind == "10x h5":
         return read_tenx_h5(place, layer, limit)
     return READERS[kind](place, limit)
-
-
-def _short(error: BaseException) -> str:
-    """First line of what another package has to say."""
-    text = str(error).strip() or type(error).__name__
-    line = text.splitlines()[0]
-    return line if len(line) <= 200 else f"{line[:197]}..."
