@@ -241,8 +241,7 @@ VANISHED = 1e-6
 """An entry whose expected counts, summed over samples, are below this may become zero: it explains no count.
 The threshold is multiplied by the feature's mean non-zero count where that is below 1."""
 
-SMALL_CHANGE = 0.25
-"""Root mean square of the relative changes of the means up to which a full step is taken."""
+SMALL_CHANGE = 0.25  # root mean square of the relative changes of the means up to which a full step is taken
 
 
 def damped_step(

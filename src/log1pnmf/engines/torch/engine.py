@@ -27,8 +27,7 @@ from .zeros import Noise, Zeros
 Precision = Literal["float32", "float64"]
 
 LARGEST_PRECISE_ETA = {"float32": 80.0, "float64": 500.0}
-LARGE_ETAS_BELOW = 0.1
-"""The c below which etas are large."""
+LARGE_ETAS_BELOW = 0.1  # the c below which etas are large
 
 
 class TorchEngine(Engine):
