@@ -16,8 +16,6 @@ from scipy import sparse
 
 from log1pnmf._common.arrays import Numbers
 from log1pnmf._common.checks import Seed, extend, require
-from log1pnmf.analysis.consensus import ConsensusOptions
-from log1pnmf.analysis.consensus import consensus as find_consensus
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.evidence import EvidenceOptions
 from log1pnmf.analysis.evidence import evidence as find_evidence
@@ -26,6 +24,8 @@ from log1pnmf.analysis.markers import MarkerOptions
 from log1pnmf.analysis.markers import markers as find_markers
 from log1pnmf.analysis.select import SelectOptions
 from log1pnmf.analysis.select import select as compare_settings
+from log1pnmf.analysis.stability import ConsensusOptions
+from log1pnmf.analysis.stability import consensus as find_consensus
 from log1pnmf.analysis.stability import sweep as sweep_counts
 from log1pnmf.analysis.usage import UsageOptions
 from log1pnmf.analysis.usage import usage as compare_groups
@@ -95,7 +95,7 @@ def tool(function: Callable[P, None]) -> Callable[P, AnnData | None]:
         function(adata, *arguments, **options)
         return adata if copy else None
 
-    extend(run, {}, SHARED, RETURNS)
+    extend(run, {"copy": False}, SHARED, RETURNS)
     return run  # type: ignore[return-value]
 
 
@@ -212,15 +212,6 @@ def sweep(
     Each fit is stored as by `log1p_nmf`, with a key such as "log1p_nmf_c=0.1" or "log1p_nmf_c=inf".
     ``uns["log1p_nmf_sweep"]`` is a data frame with one row for each fit; its columns are those of
     `log1pnmf.analysis.Sweep`, and `key`, the key of the fit.
-
-    Examples
-    --------
-    >>> import anndata
-    >>> from log1pnmf.datasets import pancreas
-    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
-    >>> sweep(adata, 2, [1, float("inf")])
-    >>> adata.uns["log1p_nmf_sweep"]["key"].tolist()
-    ['log1p_nmf_c=1', 'log1p_nmf_c=inf']
     """
     chosen = read_counts(adata, layer, chosen_features(adata, mask_var, layer))
     result = sweep_counts(chosen.counts, n_components, c, **parameters)
@@ -382,17 +373,6 @@ def extend_features(
         `transform` with either uses the fitted features: ``uns[...]["fitted_features"]``, True or False.
     layer : str, optional
         Layer with the counts; by default that of the fit.
-
-    Examples
-    --------
-    >>> import anndata
-    >>> from log1pnmf.datasets import pancreas
-    >>> from log1pnmf.tl import log1p_nmf
-    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
-    >>> log1p_nmf(adata, 2, mask_var=np.arange(300) < 200)
-    >>> extend_features(adata)
-    >>> bool(adata.varm["log1p_nmf_all"][200:].any())
-    True
     """
     fit, keys = fit_from(adata, key), Keys(key_added or f"{Keys(key).uns}_all")
     chosen = read_counts(adata, layer_of_fit(adata, key, layer), np.arange(adata.n_vars))
@@ -499,17 +479,6 @@ def markers(
     frame with the columns of `log1pnmf.analysis.Markers.table`; `tested`, effects and p-values of all
     features, which `log1pnmf.pl.volcano` draws; and `c`, `errors`, `split`, `reliability`, `determined`,
     `unmoved`, `n_samples`, `n_rising` and `factor_names`. The report uses it.
-
-    Examples
-    --------
-    >>> import anndata
-    >>> from log1pnmf.datasets import pancreas
-    >>> from log1pnmf.tl import log1p_nmf
-    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
-    >>> log1p_nmf(adata, 3)
-    >>> markers(adata, n_top=5)
-    >>> adata.uns["log1p_nmf_markers"]["table"].shape
-    (15, 13)
     """
     fit = fit_from(adata, key)
     counts = counts_of_fit(adata, fit, key, layer)
@@ -600,16 +569,6 @@ def evidence(
     data frame with the columns of `log1pnmf.analysis.Evidence.table`; `judgement`, the same in words;
     `factor_names`; and the numbers of fits and samples. The summary of ``log1pnmf.Log1pNMF.of(adata)`` and
     the report show it.
-
-    Examples
-    --------
-    >>> import anndata, numpy as np
-    >>> from log1pnmf.tl import log1p_nmf
-    >>> adata = anndata.AnnData(np.random.default_rng(0).poisson(2.0, (60, 10)))
-    >>> log1p_nmf(adata, 2)
-    >>> evidence(adata, n_seeds=2, n_bootstrap=2)
-    >>> adata.uns["log1p_nmf_evidence"]["judgement"][:28]
-    'No more than noise: k0, k1 ('
     """
     fit = fit_from(adata, key)
     counts = counts_of_fit(adata, fit, key, layer)
