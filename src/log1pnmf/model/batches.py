@@ -126,7 +126,7 @@ class Batches:
     def totals(self, counts: Counts) -> Array:
         """Sum of the counts of every feature in each batch, batches x features."""
         if isinstance(counts, ChunkedCounts):
-            return counts.group_sums(self.labels, self.n_batches).totals
+            return counts.group_sums(self.labels, self.n_batches)[0]
 
         def find() -> Array:
             return np.asarray((self.members() @ counts.to_scipy()).todense(), dtype=np.float64)
@@ -149,7 +149,7 @@ class Batches:
     def exposure_of_zeros(self, counts: Counts, exposure: Array) -> float:
         """Sum of ``t_ij = exposure_i q_bj`` over all zero counts."""
         if isinstance(counts, ChunkedCounts):
-            there = counts.group_sums(self.labels, self.n_batches, exposure).weights
+            there = counts.group_sums(self.labels, self.n_batches, exposure)[1]
             rest = np.maximum(self.sums(exposure)[:, None] - there, 0.0)
             return float((rest * self.effects).sum())
         return float(np.einsum("bj,bj->", self.rest(counts, exposure)[0], self.effects))
