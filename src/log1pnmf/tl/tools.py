@@ -93,7 +93,7 @@ def tool(function: Callable[P, None]) -> Callable[P, AnnData | None]:
         function(adata, *arguments, **options)
         return adata if copy else None
 
-    extend(run, {"copy": False}, SHARED, RETURNS)
+    extend(run, {}, SHARED, RETURNS)
     return run  # type: ignore[return-value]
 
 
