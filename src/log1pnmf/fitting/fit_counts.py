@@ -6,6 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import fields, replace
 from functools import partial
 from inspect import Parameter, signature
@@ -227,8 +228,8 @@ def choose_noise(asked: Settings, counts: Counts, **given: Any) -> tuple[str, st
     )
 
 
-def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, str]:
-    """Return the largest penalty that predicts held-out counts as well as the best, and why.
+def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, Fit, str]:
+    """Return the largest penalty that predicts held-out counts as well as the best, a fit with it, and why.
 
     Fits follow each other along a path of growing penalties. A penalty is measured by what the mean positive
     entry of a factor costs, in units of log-likelihood: so the path is the same for every c and noise. The
@@ -236,15 +237,17 @@ def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, str
     """
     train, test, share, given = _held_out(counts, asked, MOST_PENALISED, "l1", **given)
     init = Settings.init if asked.init == GIVEN else asked.init
-    converged = {"init": init, "max_iter": 300, "tol": 1e-8}  # or penalties gain by further iterations
-    fit = _quick_fit(train, asked, given, **converged)
-    others = fit.factors[:, 1:]
+    # not converged, penalties would gain by further iterations
+    converged = {"init": init, "max_iter": 300, "tol": 1e-8, "n_init": asked.n_init}
+    fits = [_quick_fit(train, asked, given, **converged)]
+    others = fits[0].factors[:, 1:]
     unit = 1.0 / float(others[others > 0.0].mean()) if others.any() else 0.0
-    path, scores = [0.0], [score_parts(fit.rates, train, test, test_fraction=TEST_FRACTION)]
+    path, scores = [0.0], [score_parts(fits[0].rates, train, test, test_fraction=TEST_FRACTION)]
     for cost in L1_PATH if unit > 0.0 else ():
-        fit = _quick_fit(train, replace(asked, l1=cost * unit * share), {**given, "init": fit}, **converged)
+        given["init"], part = fits[-1], replace(asked, l1=cost * unit * share)
+        fits.append(_quick_fit(train, part, given, **converged))
         path.append(float(f"{cost * unit:.2g}"))
-        scores.append(score_parts(fit.rates, train, test, test_fraction=TEST_FRACTION))
+        scores.append(score_parts(fits[-1].rates, train, test, test_fraction=TEST_FRACTION))
         gain, deviation = _gain(scores[-1], max(scores, key=np.sum))
         if gain < -2.0 * deviation:
             break
@@ -252,7 +255,8 @@ def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, str
     near = [gain >= -deviation for gain, deviation in (_gain(score, best) for score in scores)]
     taken = max(number for number, is_near in enumerate(near) if is_near)
     gain, deviation = _gain(scores[taken], scores[0])
-    return path[taken], (
+    full = replace(fits[taken], size_factors=fits[taken].size_factors / (1.0 - TEST_FRACTION))
+    return path[taken], full, (
         f"l1='auto' took {path[taken]:g}, of {', '.join(f'{one:g}' for one in path)}: it changes the "
         f"log-likelihood of held-out counts of {len(best):,} samples by {gain:+,.0f} (standard error "
         f"{deviation:,.0f})"
@@ -427,9 +431,11 @@ def fit_counts(
     if l1 is not None:
         if any(part is not None for part in parts.values()):
             raise ValueError("l1='auto' chooses for factors of which nothing is known; pass a number")
-        penalty, why = choose_l1(chosen, data, dispersion=dispersion, **how)
+        penalty, near, why = choose_l1(chosen, data, dispersion=dispersion, random_state=deepcopy(rng), **how)
         asked, chosen = (replace(one, l1=penalty) for one in (asked, chosen))
         choices.append(why)
+        if init is None and penalty > 0.0:  # another start may lead to where this penalty predicts worse
+            init, before, chosen = near, near, replace(chosen, init=GIVEN, n_init=1)
     name = resolve_engine(asked.engine, data, asked.n_components, asked.row_solver)
     settings = chosen.resolved(name, data)
     check_memory(name, data, asked.n_components, effective_threads(n_jobs))
