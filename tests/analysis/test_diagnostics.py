@@ -120,7 +120,7 @@ def test_trend_of_dispersions(dispersed):
     away = np.log(found.fitted_dispersion / found.trend)
     assert np.mean(np.abs(away) < 2.0 * found.trend_spread) > 0.9
     assert np.median(found.trend) == pytest.approx(0.6, rel=0.3)
-    assert list(found.features)[-2:] == ["fitted_dispersion", "trend"]
+    assert list(found.features)[-3:] == ["fitted_dispersion", "trend", "shared"]
     assert wrong.trend is None
     assert "trend" not in wrong.features
 

@@ -214,6 +214,9 @@ LEAST_MEAN = 1e-6  # where the model expects less, it expects nothing
 OUTLYING = 5.0  # robust standard deviations above the median from which a sample is an outlier
 OWN = {"poisson": "Poisson's", "nb": "that of the negative binomial"}  # with which variances are compared
 ARRAYS_PER_BLOCK = 10  # in memory at a time, of the size of a block
+MOST_COMPARED = 200  # features whose residuals are compared: those that lose most by their dispersions
+BEYOND_NOISE = 1.2  # times the largest eigenvalue of correlations between independent residuals
+HIDDEN = 0.2  # shared part of the variance from which a dispersion is said to hide structure
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,6 +267,10 @@ class Diagnostics:
         estimates towards them.
     trend_spread : float
         Standard deviation of the logarithm of dispersions around the trend, as estimated from all features.
+    feature_shared : ndarray of shape (m,) or None
+        Part of the variance of a feature's residuals that it shares with those of other features: structure
+        that the factors do not reach and that is called dispersion. With negative binomial noise, for the 200
+        features whose counts lose most of their weight by their dispersions; 0 for others.
     """
 
     feature_mean: Array
@@ -282,11 +289,20 @@ class Diagnostics:
     fitted_dispersion: Array | None = None
     trend: Array | None = None
     trend_spread: float = math.nan
+    feature_shared: Array | None = None
 
     def outliers(self, threshold: float = OUTLYING) -> Index:
         """Find samples more than `threshold` robust standard deviations above the median, the worst first."""
         order = np.argsort(-self.sample_score, kind="stable")
         return order[self.sample_score[order] > threshold]
+
+    def hidden(self, threshold: float = HIDDEN) -> Index:
+        """Find features whose dispersion hides structure (`feature_shared`), those that lose most first."""
+        if self.feature_shared is None or self.fitted_dispersion is None:
+            return np.zeros(0, dtype=np.intp)
+        lost = self.feature_shared * _lost(self.feature_mean, self.fitted_dispersion)
+        order = np.argsort(-lost, kind="stable")
+        return order[self.feature_shared[order] > threshold]
 
     @property
     def features(self) -> dict[str, Any]:
@@ -299,6 +315,7 @@ class Diagnostics:
             "overdispersion": self.feature_overdispersion,
             "fitted_dispersion": self.fitted_dispersion,
             "trend": self.trend,
+            "shared": self.feature_shared,
         }
         return {name: values for name, values in columns.items() if values is not None}
 
@@ -340,6 +357,13 @@ class Diagnostics:
             low, middle, high = np.quantile(self.fitted_dispersion, (0.05, 0.5, 0.95))
             fitted = f"Fitted dispersions: {middle:.3g} in the median, 90% in {low:.3g} to {high:.3g}"
             lines.insert(2, fitted)
+        hidden = self.hidden()
+        if len(hidden):
+            named = ", ".join(str(self.feature_names[j]) for j in hidden[:n_top])
+            lines.append(
+                f"Dispersions that hide structure: {len(hidden):,}: {named}: residuals that rise and fall "
+                "together, which more factors would explain"
+            )
         if self.n_unexpected:
             lines.append(f"Counts where the model expects none: {self.n_unexpected:,}, not in the variances")
         return "\n".join(lines)
@@ -374,6 +398,10 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
     terms = ("total", "mean", "square", "difference", "deviance", "expected", "pearson")
     by_sample, by_feature = ({name: np.zeros(length) for name in terms} for length in (n, m))
     kept, n_unexpected = [np.zeros(0) for _ in range(5)], 0
+    compared = np.zeros(0, dtype=np.intp)
+    if phi is not None:
+        compared = np.argsort(-_lost(counts.by_column.row_sums() / n, phi), kind="stable")[:MOST_COMPARED]
+    sums, products = np.zeros(len(compared)), np.zeros((len(compared), len(compared)))
     for rows in dense_blocks(counts.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
         y, mean = counts.by_row.to_dense(rows), fit.rates.of_rows(rows_in_memory[rows])
         deviance = np.maximum(2.0 * noise.loss(y, np.maximum(mean, TINY)), 0.0)
@@ -388,6 +416,8 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
             by_feature[name] += value.sum(axis=0)
         residual = np.sign(y - mean) * np.sqrt(deviance)
         kept = _most_extreme(n_entries, kept, rows.start, y, mean, residual)
+        sums += residual[:, compared].sum(axis=0)
+        products += residual[:, compared].T @ residual[:, compared]
     samples = counts.sample_names
     sample_deviance = _ratio(by_sample["deviance"], by_sample["expected"])
     # Every feature and every sample has K coefficients: the part of the residuals' squares that is left.
@@ -408,6 +438,7 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
         sample_names=rows_in_memory.astype(str).astype(object) if samples is None else samples,
         noise=fit.settings.noise,
         fitted_dispersion=phi,
+        feature_shared=None if phi is None else _shared(m, compared, products - np.outer(sums, sums) / n, n),
         **_trend(fit, counts, rows_in_memory),
     )
 
@@ -422,6 +453,25 @@ def _most_extreme(n: int, kept: list[Array], first: int, *block: Array) -> list[
     joined = [np.concatenate(pair) for pair in zip(kept, new, strict=True)]
     order = np.argsort(-np.abs(joined[-1]), kind="stable")[:n]
     return [column[order] for column in joined]
+
+
+def _lost(mean: Array, dispersion: Array) -> Array:
+    """Return how many of a feature's counts its dispersion takes away: Poisson's information less its own."""
+    return dispersion * mean**2 / (1.0 + dispersion * mean)
+
+
+def _shared(n_features: int, compared: Index, covariance: Array, n: int) -> Array:
+    """Return the part of the variance of residuals that some features share.
+
+    Correlations between independent residuals have eigenvalues of up to ``(1 + sqrt(m / n))**2`` (Marchenko
+    and Pastur). Larger ones are those of hidden factors, which explain what these exceed 1 by.
+    """
+    scale = np.sqrt(np.maximum(covariance.diagonal(), TINY))
+    values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
+    edge = (1.0 + math.sqrt(len(compared) / n)) ** 2
+    found = np.zeros(n_features)
+    found[compared] = vectors**2 @ np.where(values > BEYOND_NOISE * edge, values - 1.0, 0.0)
+    return found
 
 
 def _trend(fit: Fit, counts: Counts, rows: Index) -> dict[str, Any]:

@@ -256,10 +256,14 @@ def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, Fit
     taken = max(number for number, is_near in enumerate(near) if is_near)
     gain, deviation = _gain(scores[taken], scores[0])
     full = replace(fits[taken], size_factors=fits[taken].size_factors / (1.0 - TEST_FRACTION))
-    return path[taken], full, (
-        f"l1='auto' took {path[taken]:g}, of {', '.join(f'{one:g}' for one in path)}: it changes the "
-        f"log-likelihood of held-out counts of {len(best):,} samples by {gain:+,.0f} (standard error "
-        f"{deviation:,.0f})"
+    return (
+        path[taken],
+        full,
+        (
+            f"l1='auto' took {path[taken]:g}, of {', '.join(f'{one:g}' for one in path)}: it changes the "
+            f"log-likelihood of held-out counts of {len(best):,} samples by {gain:+,.0f} (standard error "
+            f"{deviation:,.0f})"
+        ),
     )
 
 
@@ -432,8 +436,7 @@ def fit_counts(
         if any(part is not None for part in parts.values()):
             raise ValueError("l1='auto' chooses for factors of which nothing is known; pass a number")
         penalty, near, why = choose_l1(chosen, data, dispersion=dispersion, random_state=deepcopy(rng), **how)
-        asked, chosen = (replace(one, l1=penalty) for one in (asked, chosen))
-        choices.append(why)
+        asked, chosen, choices = replace(asked, l1=penalty), replace(chosen, l1=penalty), [*choices, why]
         if init is None and penalty > 0.0:  # another start may lead to where this penalty predicts worse
             init, before, chosen = near, near, replace(chosen, init=GIVEN, n_init=1)
     name = resolve_engine(asked.engine, data, asked.n_components, asked.row_solver)
