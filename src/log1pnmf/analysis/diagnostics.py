@@ -361,8 +361,8 @@ class Diagnostics:
         if len(hidden):
             named = ", ".join(str(self.feature_names[j]) for j in hidden[:n_top])
             lines.append(
-                f"Dispersions that hide structure: {len(hidden):,}: {named}: residuals that rise and fall "
-                "together, which more factors would explain"
+                f"Dispersions that hide structure: {len(hidden):,} ({named}); residuals of these features "
+                "rise and fall together, which more factors can explain"
             )
         if self.n_unexpected:
             lines.append(f"Counts where the model expects none: {self.n_unexpected:,}, not in the variances")
