@@ -335,8 +335,8 @@ def _variance(found: Diagnostics) -> str:
         if not hidden:
             return text
         return (
-            f"{text} Dispersions of {enumerate_words(hidden, most=N_LISTED)} hide structure: the residuals of "
-            "these features rise and fall together, which more factors can explain."
+            f"{text} Dispersions of {enumerate_words(hidden, most=N_LISTED)} hide structure: the residuals "
+            "of these features rise and fall together, which more factors can explain."
         )
     text += f"; over all entries it is mean + {significant(found.overdispersion)} mean²."
     if typical < OVERDISPERSED:
