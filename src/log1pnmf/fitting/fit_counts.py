@@ -233,34 +233,40 @@ def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, Fit
 
     Fits follow each other along a path of growing penalties. A penalty is measured by what the mean positive
     entry of a factor costs, in units of log-likelihood: so the path is the same for every c and noise. The
-    largest one within a standard error of the best is taken, which differences between samples give.
+    largest one within a standard error of the best is taken, which differences between samples give. Fits
+    without a penalty may end in a poor optimum, so that two splits of the counts have to allow it.
     """
-    train, test, share, given = _held_out(counts, asked, MOST_PENALISED, "l1", **given)
     init = Settings.init if asked.init == GIVEN else asked.init
     # not converged, penalties would gain by further iterations
     converged = {"init": init, "max_iter": 300, "tol": 1e-8, "n_init": asked.n_init}
-    fits = [_quick_fit(train, asked, given, **converged)]
-    others = fits[0].factors[:, 1:]
-    unit = 1.0 / float(others[others > 0.0].mean()) if others.any() else 0.0
-    path, scores = [0.0], [score_parts(fits[0].rates, train, test, test_fraction=TEST_FRACTION)]
-    for cost in L1_PATH if unit > 0.0 else ():
-        given["init"], part = fits[-1], replace(asked, l1=cost * unit * share)
-        fits.append(_quick_fit(train, part, given, **converged))
-        path.append(float(f"{cost * unit:.2g}"))
-        scores.append(score_parts(fits[-1].rates, train, test, test_fraction=TEST_FRACTION))
-        gain, deviation = _gain(scores[-1], max(scores, key=np.sum))
-        if gain < -2.0 * deviation:
+    tried, taken = [0.0], len(L1_PATH)
+    for split in range(2):
+        train, test, share, how = _held_out(counts, asked, MOST_PENALISED, "l1", split, **given)
+        fits = [_quick_fit(train, asked, how, **converged)]
+        others = fits[0].factors[:, 1:]
+        if split == 0 and others.any():
+            unit = 1.0 / float(others[others > 0.0].mean())
+            tried += [float(f"{cost * unit:.2g}") for cost in L1_PATH]
+        scores = [score_parts(fits[0].rates, train, test, test_fraction=TEST_FRACTION)]
+        for penalty in tried[1 : taken + 1]:
+            how["init"] = fits[-1]
+            fits.append(_quick_fit(train, replace(asked, l1=penalty * share), how, **converged))
+            scores.append(score_parts(fits[-1].rates, train, test, test_fraction=TEST_FRACTION))
+            gain, deviation = _gain(scores[-1], max(scores, key=np.sum))
+            if gain < -2.0 * deviation:
+                break
+        best = max(scores, key=np.sum)
+        near = [gain >= -deviation for gain, deviation in (_gain(score, best) for score in scores)]
+        taken = max(number for number, is_near in enumerate(near) if is_near)
+        if taken == 0:
             break
-    best = max(scores, key=np.sum)
-    near = [gain >= -deviation for gain, deviation in (_gain(score, best) for score in scores)]
-    taken = max(number for number, is_near in enumerate(near) if is_near)
     gain, deviation = _gain(scores[taken], scores[0])
     full = replace(fits[taken], size_factors=fits[taken].size_factors / (1.0 - TEST_FRACTION))
     return (
-        path[taken],
+        tried[taken],
         full,
         (
-            f"l1='auto' took {path[taken]:g}, of {', '.join(f'{one:g}' for one in path)}: it changes the "
+            f"l1='auto' took {tried[taken]:g}, of {', '.join(f'{one:g}' for one in tried)}: it changes the "
             f"log-likelihood of held-out counts of {len(best):,} samples by {gain:+,.0f} (standard error "
             f"{deviation:,.0f})"
         ),
@@ -268,13 +274,21 @@ def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, Fit
 
 
 def _held_out(
-    counts: Counts, asked: Settings, most: float, what: str, *, size_factors: Any, batch: Any, **given: Any
+    counts: Counts,
+    asked: Settings,
+    most: float,
+    what: str,
+    seed: int = 0,
+    *,
+    size_factors: Any,
+    batch: Any,
+    **given: Any,
 ) -> tuple[Counts, Counts, float, dict[str, Any]]:
     """Return training and test part of some samples, the former's share of all, and what to fit it with."""
     n_samples = max(FEWEST_SAMPLES, int(most / counts.n_features))
     part, which = counts.part_in_memory(n_samples if counts.n_samples > n_samples else None)
     try:
-        train, test = split_counts(part.on_host(), TEST_FRACTION, random_state=np.random.default_rng(0))
+        train, test = split_counts(part.on_host(), TEST_FRACTION, random_state=np.random.default_rng(seed))
     except ValueError as error:
         raise ValueError(f"{what}='auto' holds out counts to choose: {error}; or set {what}") from error
     sizes = counts.size_factors(asked.size_factors if size_factors is None else size_factors)
