@@ -401,7 +401,7 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
     compared = np.zeros(0, dtype=np.intp)
     if phi is not None:
         compared = np.argsort(-_lost(counts.by_column.row_sums() / n, phi), kind="stable")[:MOST_COMPARED]
-    sums, products = np.zeros(len(compared)), np.zeros((len(compared), len(compared)))
+    residuals = np.empty((n, len(compared)))
     for rows in dense_blocks(counts.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
         y, mean = counts.by_row.to_dense(rows), fit.rates.of_rows(rows_in_memory[rows])
         deviance = np.maximum(2.0 * noise.loss(y, np.maximum(mean, TINY)), 0.0)
@@ -416,8 +416,7 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
             by_feature[name] += value.sum(axis=0)
         residual = np.sign(y - mean) * np.sqrt(deviance)
         kept = _most_extreme(n_entries, kept, rows.start, y, mean, residual)
-        sums += residual[:, compared].sum(axis=0)
-        products += residual[:, compared].T @ residual[:, compared]
+        residuals[rows] = residual[:, compared]
     samples = counts.sample_names
     sample_deviance = _ratio(by_sample["deviance"], by_sample["expected"])
     # Every feature and every sample has K coefficients: the part of the residuals' squares that is left.
@@ -438,7 +437,7 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
         sample_names=rows_in_memory.astype(str).astype(object) if samples is None else samples,
         noise=fit.settings.noise,
         fitted_dispersion=phi,
-        feature_shared=None if phi is None else _shared(m, compared, products - np.outer(sums, sums) / n, n),
+        feature_shared=None if phi is None else _shared(residuals, compared, m),
         **_trend(fit, counts, rows_in_memory),
     )
 
@@ -460,16 +459,18 @@ def _lost(mean: Array, dispersion: Array) -> Array:
     return dispersion * mean**2 / (1.0 + dispersion * mean)
 
 
-def _shared(n_features: int, compared: Index, covariance: Array, n: int) -> Array:
-    """Return the part of the variance of residuals that some features share.
+def _shared(residuals: Array, compared: Index, n_features: int) -> Array:
+    """Return the part of the variance of residuals that some features share; 0 for those not compared.
 
     Correlations between independent residuals have eigenvalues of up to ``(1 + sqrt(m / n))**2`` (Marchenko
     and Pastur). Larger ones are those of hidden factors, which explain what these exceed 1 by.
     """
-    scale = np.sqrt(np.maximum(covariance.diagonal(), TINY))
-    values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
-    edge = (1.0 + math.sqrt(len(compared) / n)) ** 2
-    found = np.zeros(n_features)
+    n, m = residuals.shape
+    away = residuals - residuals.mean(axis=0)
+    away /= np.maximum(np.sqrt((away**2).sum(axis=0)), TINY)
+    with threadpool_limits(1, user_api="blas"):  # more threads change bits
+        values, vectors = np.linalg.eigh(away.T @ away)
+    found, edge = np.zeros(n_features), (1.0 + math.sqrt(m / n)) ** 2
     found[compared] = vectors**2 @ np.where(values > BEYOND_NOISE * edge, values - 1.0, 0.0)
     return found
 
