@@ -36,6 +36,7 @@ from log1pnmf.counts import Counts, split_counts, training_size_factors
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.model.dispersion import update_dispersions
 from log1pnmf.model.noise import NegativeBinomial
+from log1pnmf.model.problem import Problem
 from studies.noise import LINK, model
 
 SETS = {"baron": ("label", 10), "pbmc": ("celltype", 7), "kang": ("label", 8)}
@@ -80,10 +81,8 @@ class Part:
 
     def dispersed(self, fit: Fit) -> NegativeBinomial:
         """Return dispersions found for the means of a fit."""
-        problem = replace(
-            fit.problem(self.train), noise=NegativeBinomial(np.full(self.train.n_features, 0.3))
-        )
-        return update_dispersions(problem, fit.loadings, fit.factors / fit.link.alpha)[0]
+        at = fit.loadings, fit.factors / fit.link.alpha
+        return update_dispersions(Problem(self.train, fit.size_factors, fit.link), *at)[0]
 
     def scored(self, fit: Fit, dispersion: Any = None) -> Any:
         """Score held-out counts by sample, perhaps with other dispersions."""
