@@ -297,7 +297,7 @@ class Diagnostics:
         return order[self.sample_score[order] > threshold]
 
     def hidden(self, threshold: float = HIDDEN) -> Index:
-        """Find features whose dispersion hides structure (`feature_shared`), those that lose most first."""
+        """Find features with a `feature_shared` above `threshold`, those that lose most weight first."""
         if self.feature_shared is None or self.fitted_dispersion is None:
             return np.zeros(0, dtype=np.intp)
         lost = self.feature_shared * _lost(self.feature_mean, self.fitted_dispersion)

@@ -212,7 +212,7 @@ def choose_noise(asked: Settings, counts: Counts, **given: Any) -> tuple[str, st
     A Poisson fit of a few iterations to the counts that are not held out has the means, and dispersions are
     found for these. Takes no random number from the fit, and does not depend on its random state.
     """
-    train, test, _, given = _held_out(counts, asked, MOST_ENTRIES, "noise", **given)
+    train, test, _, given = _held_out(counts, MOST_ENTRIES, "noise", **given)
     found = _quick_fit(train, asked.with_noise("poisson"), given)
     kind: Any = asked.dispersion if asked.dispersion in get_args(DispersionKind) else "feature"
     means, point = found.rates, (found.loadings, found.factors / found.link.alpha)
@@ -241,7 +241,7 @@ def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, Fit
     converged = {"init": init, "max_iter": 300, "tol": 1e-8, "n_init": asked.n_init}
     tried, taken = [0.0], len(L1_PATH)
     for split in range(2):
-        train, test, share, how = _held_out(counts, asked, MOST_PENALISED, "l1", split, **given)
+        train, test, share, how = _held_out(counts, MOST_PENALISED, "l1", split, **given)
         fits = [_quick_fit(train, asked, how, **converged)]
         others = fits[0].factors[:, 1:]
         if split == 0 and others.any():
@@ -262,27 +262,16 @@ def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, Fit
             break
     gain, deviation = _gain(scores[taken], scores[0])
     full = replace(fits[taken], size_factors=fits[taken].size_factors / (1.0 - TEST_FRACTION))
-    return (
-        tried[taken],
-        full,
-        (
-            f"l1='auto' took {tried[taken]:g}, of {', '.join(f'{one:g}' for one in tried)}: it changes the "
-            f"log-likelihood of held-out counts of {len(best):,} samples by {gain:+,.0f} (standard error "
-            f"{deviation:,.0f})"
-        ),
+    why = (
+        f"l1='auto' took {tried[taken]:g}, of {', '.join(f'{one:g}' for one in tried)}: it changes the "
+        f"log-likelihood of held-out counts of {len(best):,} samples by {gain:+,.0f} (standard error "
+        f"{deviation:,.0f})"
     )
+    return tried[taken], full, why
 
 
 def _held_out(
-    counts: Counts,
-    asked: Settings,
-    most: float,
-    what: str,
-    seed: int = 0,
-    *,
-    size_factors: Any,
-    batch: Any,
-    **given: Any,
+    counts: Counts, most: float, what: str, seed: int = 0, *, size_factors: Array, batch: Any, **given: Any
 ) -> tuple[Counts, Counts, float, dict[str, Any]]:
     """Return training and test part of some samples, the former's share of all, and what to fit it with."""
     n_samples = max(FEWEST_SAMPLES, int(most / counts.n_features))
@@ -291,8 +280,7 @@ def _held_out(
         train, test = split_counts(part.on_host(), TEST_FRACTION, random_state=np.random.default_rng(seed))
     except ValueError as error:
         raise ValueError(f"{what}='auto' holds out counts to choose: {error}; or set {what}") from error
-    sizes = counts.size_factors(asked.size_factors if size_factors is None else size_factors)
-    given["size_factors"] = (1.0 - TEST_FRACTION) * sizes[which]
+    given["size_factors"] = (1.0 - TEST_FRACTION) * size_factors[which]
     given["batch"] = None if batch is None else np.asarray(batch, dtype=object)[which]
     return train, test, (1.0 - TEST_FRACTION) * len(which) / counts.n_samples, given
 
@@ -442,7 +430,8 @@ def fit_counts(
     batches = None if batch is None else _batches(batch, asked, data, before)
     chosen, choices = asked, []
     parts = dict(zip(KNOWN, (fixed_loadings, fixed_factors, mask), strict=True))
-    how: dict[str, Any] = {"size_factors": size_factors, "batch": batch, "n_jobs": n_jobs}
+    sizes = data.size_factors(asked.size_factors if size_factors is None else size_factors)
+    how: dict[str, Any] = {"size_factors": sizes, "batch": batch, "n_jobs": n_jobs}
     if asked.noise == "auto":
         noise, why = choose_noise(asked, data, **how)
         chosen, choices = asked.with_noise(noise), [why]
@@ -460,7 +449,6 @@ def fit_counts(
     if any(part is not None for part in parts.values()):
         known = structure_of(data, settings, **parts)
         constraint = constraint_of(settings, known)
-    sizes = data.size_factors(asked.size_factors if size_factors is None else size_factors)
     problem = _problem(settings, data, sizes, batches, dispersion=dispersion, before=before)
     start = None if init is None else given_start(init, problem, asked, random_state, n_jobs)
     identity: dict[str, Any] = {}
