@@ -21,13 +21,13 @@ from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf.counts.compress import dense_blocks
-from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.counts import Counts, stirling
 from log1pnmf.counts.passes import parts_of, source_of
 from log1pnmf.fitting.anndata import as_fit, fit_and_counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import counts_of, new_batches, new_samples
 from log1pnmf.model.dispersion import update_dispersions
-from log1pnmf.model.noise import NegativeBinomial
+from log1pnmf.model.noise import NegativeBinomial, excess_constant
 from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
 from log1pnmf.model.problem import Problem
 
@@ -70,35 +70,26 @@ def _place(values: Array, grid: Array) -> Array:
 @cache
 def _poisson_table() -> tuple[Array, Array]:
     grid = np.linspace(np.log(LEAST_TABLED), np.log(LARGEST_TABLED), 600)
-    mean = np.exp(grid)[:, None]
-    y = np.arange(400.0)[None, :]
-    deviance = 2.0 * (scipy.special.xlogy(y, np.where(y > 0.0, y, 1.0) / mean) - (y - mean))
-    return grid, (scipy.stats.poisson.pmf(y, mean) * deviance).sum(axis=1)
+    return grid, _summed(0.0, np.exp(grid))
 
 
 @cache
 def _ratio_table() -> Array:
     """Table the expected deviance of negative binomial counts over that of Poisson ones."""
+    return np.stack([_summed(phi, MEANS) for phi in DISPERSIONS.tolist()]) / expected_deviance(MEANS)
+
+
+def _summed(phi: float, means: Array) -> Array:
+    """Sum the deviance of counts over their law, at some means."""
     n_ranges = int(np.log(LARGEST_COUNT / WHOLE) / np.log(GROWTH))
     beyond = np.unique(np.floor(np.geomspace(WHOLE, LARGEST_COUNT, n_ranges)))
     y = np.concatenate((np.arange(WHOLE), 0.5 * (beyond[:-1] + beyond[1:] - 1.0)))
     width = np.concatenate((np.ones(WHOLE), np.diff(beyond)))
-    table = np.stack([_of_dispersion(phi, y, width) for phi in DISPERSIONS.tolist()])
-    return table / expected_deviance(MEANS)
-
-
-def _of_dispersion(phi: float, y: Array, width: Array) -> Array:
-    """Return the expected deviance at all means of the table."""
-    r, mean = 1.0 / phi, MEANS[:, None]
-    gammaln = scipy.special.gammaln
-    logs = gammaln(y + r) - gammaln(r) - gammaln(y + 1.0) + y * np.log(phi * mean)
-    share = width * np.exp(logs - (y + r) * np.log1p(phi * mean))
-    own = np.where(y > 0.0, y, 1.0)
-    terms = scipy.special.xlogy(y, own / mean)
-    deviance = 2.0 * (terms - (y + r) * np.log((1.0 + phi * y) / (1.0 + phi * mean)))
-    found: Array = (share * deviance).sum(axis=1) / share.sum(axis=1)
-    narrow = (MEANS > LARGEST_TABLED) & (phi < 0.01)  # ranges of counts would be too wide for the law
-    return np.where(narrow, 1.0 + 1.0 / (6.0 * MEANS) + phi / 6.0, found)
+    loss = NegativeBinomial(np.array(phi)).loss(y, means[:, None])  # the law is that at ``mean = y``, less it
+    share = width * np.exp(-stirling(y) - excess_constant(y, phi) - loss)
+    found: Array = (share * 2.0 * loss).sum(axis=1) / share.sum(axis=1)
+    narrow = (means > LARGEST_TABLED) & (phi < 0.01)  # ranges of counts would be too wide for the law
+    return np.where(narrow, 1.0 + 1.0 / (6.0 * means) + phi / 6.0, found)
 
 
 # ---------- how well the loadings of a sample are known, given the factors
