@@ -89,7 +89,7 @@ def test_samples_add_up_in_any_pieces_and_with_any_number_of_threads():
         piece = Problem(some, sizes, problem.link, noise=problem.noise)
         parts.append(MeanSpectrum.zeros(low))
         NativeEngine(piece).add_spectrum(loadings[rows], factors, into=parts[-1])
-    both = parts[0].plus(parts[1])
+    both = parts[0] + parts[1]
     np.testing.assert_allclose(both.entries, whole.entries, rtol=1e-12, atol=1e-10)
     np.testing.assert_allclose(both.counted, whole.counted, rtol=1e-12, atol=1e-8)
     assert both.n_free == np.count_nonzero(loadings)

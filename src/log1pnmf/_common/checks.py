@@ -139,8 +139,7 @@ class Progress:
             Progress.next_line = now + LOG_EVERY
 
 
-OnStep: TypeAlias = Callable[[int, int], object]
-"""Called with the number of steps that are done, and of all."""
+OnStep: TypeAlias = Callable[[int, int], object]  # called with the number of steps that are done, and of all
 
 
 @contextmanager
@@ -188,7 +187,7 @@ def require(module: str, *, purpose: str, package: str = "") -> ModuleType:
 
 
 def extend(run: Callable[..., Any], more: Mapping[str, Any], shared: str, after: str = "") -> None:
-    """Add the parameters `more`, with their defaults, to the signature of a wrapper, and describe them all.
+    """Show the parameters `more`, with their defaults, in place of ``**``, and describe all parameters.
 
     `shared` describes the parameters that the docstring leaves out; `after` follows them.
     """
@@ -200,8 +199,8 @@ def extend(run: Callable[..., Any], more: Mapping[str, Any], shared: str, after:
     signature = inspect.signature(run)
     kind = inspect.Parameter.KEYWORD_ONLY
     parameters = [
-        *signature.parameters.values(),
-        *(inspect.Parameter(one, kind, default=more[one]) for one in more),
+        *(one for one in signature.parameters.values() if not more or one.kind is not one.VAR_KEYWORD),
+        *(inspect.Parameter(one, kind, default=more[one]) for one in more if one not in signature.parameters),
     ]
     parameters.sort(key=lambda one: one.kind)
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -1,7 +1,6 @@
 """From a `Fit` and its counts to findings."""
 
-from .batches import BatchFindings, batch_effects, batch_findings, confounded_groups
-from .consensus import Consensus, consensus
+from .batches import BatchFindings, batch_findings, confounded_groups
 from .diagnostics import Diagnostics, diagnose, loading_errors
 from .evidence import Evidence, evidence
 from .grid import Setting
@@ -9,7 +8,6 @@ from .heldout import heldout_log_likelihood, heldout_score, perplexity
 from .markers import Markers, markers, top_features, top_samples
 from .metrics import (
     FactorMatch,
-    correlation_matrix,
     deviance_explained,
     dominant_factor,
     effective_factors,
@@ -21,7 +19,17 @@ from .metrics import (
 )
 from .select import select
 from .selection import Judgement, Selection
-from .stability import Relation, Stability, Sweep, fit_seeds, relate, stability, sweep
+from .stability import (
+    Consensus,
+    Relation,
+    Stability,
+    Sweep,
+    consensus,
+    fit_seeds,
+    relate,
+    stability,
+    sweep,
+)
 from .suggest import suggest_names
 from .topics import TopicModel, coherence, exclusivity, topic_model
 from .usage import Usage, usage
@@ -41,12 +49,10 @@ __all__ = [
     "Sweep",
     "TopicModel",
     "Usage",
-    "batch_effects",
     "batch_findings",
     "coherence",
     "confounded_groups",
     "consensus",
-    "correlation_matrix",
     "deviance_explained",
     "diagnose",
     "dominant_factor",

@@ -211,18 +211,6 @@ HIDDEN = 0.2  # shared part of the variance from which a dispersion is said to h
 
 
 @dataclass(frozen=True, eq=False)
-class ExtremeEntries:
-    """Some entries of the counts, the most extreme first."""
-
-    sample: Index
-    feature: Index
-    # what was counted, and what the fit expects
-    count: Array
-    mean: Array
-    value: Array  # by which they were chosen
-
-
-@dataclass(frozen=True, eq=False)
 class Diagnostics:
     """How well features, samples and entries are explained; make one with `diagnose`.
 
@@ -240,8 +228,9 @@ class Diagnostics:
         The same for samples.
     sample_score : ndarray of shape (n,)
         Robust standard deviations of the log of `sample_deviance` above its median.
-    worst : ExtremeEntries
-        Entries with the largest deviance residuals (signed roots of the deviance), and these residuals.
+    worst : dict of str to ndarray
+        Entries with the largest deviance residuals (signed roots of the deviance): numbers of their `sample`
+        and `feature`, `count`, `mean`, and as `value` the residual.
     overdispersion : float
         `phi` of all entries together.
     n_unexpected : int
@@ -271,7 +260,7 @@ class Diagnostics:
     sample_deviance: Array
     sample_dispersion: Array
     sample_score: Array
-    worst: ExtremeEntries
+    worst: dict[str, np.ndarray]
     overdispersion: float
     n_unexpected: int
     feature_names: NDArray[np.object_] = field(repr=False)
@@ -323,14 +312,8 @@ class Diagnostics:
     @property
     def entries(self) -> dict[str, Any]:
         """One row for each of the least expected entries; ``pandas.DataFrame(entries)`` shows it."""
-        shown = self.worst
-        return {
-            "sample": self.sample_names[shown.sample],
-            "feature": self.feature_names[shown.feature],
-            "count": shown.count,
-            "mean": shown.mean,
-            "value": shown.value,
-        }
+        sample, feature = self.sample_names[self.worst["sample"]], self.feature_names[self.worst["feature"]]
+        return {**self.worst, "sample": sample, "feature": feature}
 
     def summary(self, n_top: int = 5) -> str:
         """Summarise the diagnostics in words, naming at most `n_top` features and samples."""
@@ -388,7 +371,7 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
     (n, m), noise, phi = counts.shape, fit.noise, fit.dispersion
     terms = ("total", "mean", "square", "difference", "deviance", "expected", "pearson")
     by_sample, by_feature = ({name: np.zeros(length) for name in terms} for length in (n, m))
-    kept, n_unexpected = [np.zeros(0) for _ in range(5)], 0
+    kept, n_unexpected = [np.zeros(0, dtype=kind) for kind in (int, int, float, float, float)], 0
     compared = np.zeros(0, dtype=np.intp)
     if phi is not None:
         compared = np.argsort(-_lost(counts.by_column.row_sums() / n, phi), kind="stable")[:MOST_COMPARED]
@@ -421,7 +404,7 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
         sample_deviance=sample_deviance,
         sample_dispersion=np.where(by_sample["square"] > 0.0, by_sample["pearson"] / (left * m), np.nan),
         sample_score=_robust_score(sample_deviance),
-        worst=ExtremeEntries(kept[0].astype(np.intp), kept[1].astype(np.intp), *kept[2:]),
+        worst=dict(zip(("sample", "feature", "count", "mean", "value"), kept, strict=True)),
         overdispersion=max(float(excess.sum() / max(squares.sum(), TINY)), 0.0),
         n_unexpected=n_unexpected,
         feature_names=fit.named(feature_names=feature_names).feature_labels,

@@ -22,7 +22,7 @@ from log1pnmf.model.noise import NegativeBinomial, Noise, ShiftedLog
 from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros, ZeroSurvey
 
-from .base import Engine, HalfStep, PairSide, RowSolver, Sample
+from .base import Engine, HalfStep, PairSide, Sample
 from .native import NativeEngine, RowSums, effective_threads, solve_rows
 
 # ---------- the work on one chunk in a pass, in this process or on a worker
@@ -47,8 +47,7 @@ class FactorSums:
         linear = np.zeros((n_batches, n_components))
         return cls(RowSums.zeros(n_features, n_components), linear, np.zeros(2))
 
-    def plus(self, other: FactorSums) -> FactorSums:
-        """Return new sums over the samples of both."""
+    def __add__(self, other: FactorSums) -> FactorSums:
         sums = FactorSums.zeros(len(self.rows.loss), *self.linear.T.shape)
         for one in (self, other):
             sums.rows.add(one.rows)
@@ -202,22 +201,11 @@ class SpectrumPass:
 
 
 @dataclass(frozen=True, eq=False)
-class BatchSums:
-    """Sums over the samples of each batch, one matrix after the other, each batches x features."""
-
-    values: Array
-
-    def plus(self, other: BatchSums) -> BatchSums:
-        """Return new sums over the samples of both."""
-        return BatchSums(self.values + other.values)
-
-
-@dataclass(frozen=True, eq=False)
 class BatchPass:
     """One pass that sums up what effects of batches need: a `log1pnmf.counts.passes.ChunkTask`.
 
     Those are means (`Engine.batch_sums`), or with dispersions three sums
-    (`log1pnmf.model.batch_effects.dispersed_sums`).
+    (`log1pnmf.model.batch_effects.dispersed_sums`); each is batches x features.
     """
 
     factors: Array
@@ -225,21 +213,19 @@ class BatchPass:
     zeros: Zeros | None  # as in `ChunkPass`
     n_threads: int | None = None
 
-    def no_sums(self) -> BatchSums:
+    def no_sums(self) -> Array:
         """Make sums over no chunks."""
         assert self.model.effects is not None
-        return BatchSums(np.zeros((1 if self._is_poisson else 3, *self.model.effects.shape)))
+        return np.zeros((1 if self._is_poisson else 3, *self.model.effects.shape))
 
-    def __call__(
-        self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: BatchSums
-    ) -> None:
+    def __call__(self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: Array) -> None:
         """Add the rows of one chunk; loadings are on the eta scale."""
         problem = _Piece.of(counts, sizes, labels, self.model, None)
         if self._is_poisson:
             engine = with_zeros(problem, self.zeros, start, self.factors, self.n_threads)
-            into.values[0] += engine.batch_sums(start, self.factors)
+            into[0] += engine.batch_sums(start, self.factors)
         else:
-            into.values[:] += dispersed_sums(problem, start, self.factors)
+            into += dispersed_sums(problem, start, self.factors)
 
     @property
     def _is_poisson(self) -> bool:
@@ -255,8 +241,7 @@ VANISHED = 1e-6
 """An entry whose expected counts, summed over samples, are below this may become zero: it explains no count.
 The threshold is multiplied by the feature's mean non-zero count where that is below 1."""
 
-SMALL_CHANGE = 0.25
-"""Root mean square of the relative changes of the means up to which a full step is taken."""
+SMALL_CHANGE = 0.25  # root mean square of the relative changes of the means up to which a full step is taken
 
 
 def damped_step(
@@ -350,15 +335,7 @@ class StreamingEngine(Engine):
         return self._adopted[1]
 
     def half_step(
-        self,
-        side: Side,
-        start: Any,
-        design: Any,
-        *,
-        bounds: Bounds = NON_NEGATIVE,
-        row_solver: RowSolver = "newton",
-        with_loss: bool = True,
-        with_batch_sums: bool = False,
+        self, side: Side, start: Any, design: Any, *, bounds: Bounds = NON_NEGATIVE, **others: Any
     ) -> HalfStep:
         """Improve every row of `start`; see `Engine.half_step`."""
         if side is self.problem.loadings_side:
@@ -447,7 +424,7 @@ class StreamingEngine(Engine):
 
     def _batch_pass(self, problem: Problem, loadings: Any, factors: Any) -> Array:
         work = BatchPass(np.asarray(factors), ChunkModel.of(problem), problem.zeros, self.n_threads)
-        return cast(BatchSums, self._summed(work, loadings)).values
+        return cast(Array, self._summed(work, loadings))
 
     def _summed(self, work: Any, loadings: Any) -> Any:
         """Run a pass that only sums up."""

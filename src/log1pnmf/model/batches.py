@@ -125,7 +125,7 @@ class Batches:
     def totals(self, counts: Counts) -> Array:
         """Sum of the counts of every feature in each batch, batches x features."""
         if isinstance(counts, ChunkedCounts):
-            return counts.group_sums(self.labels, self.n_batches).totals
+            return counts.group_sums(self.labels, self.n_batches)[0]
         known = self.known.get("totals")
         if known is None or known[0] is not counts:
             sums = np.asarray((self.members() @ counts.to_scipy()).todense(), dtype=np.float64)
@@ -148,7 +148,7 @@ class Batches:
     def exposure_of_zeros(self, counts: Counts, exposure: Array) -> float:
         """Sum of ``t_ij = exposure_i q_bj`` over all zero counts."""
         if isinstance(counts, ChunkedCounts):
-            there = counts.group_sums(self.labels, self.n_batches, exposure).weights
+            there = counts.group_sums(self.labels, self.n_batches, exposure)[1]
             rest = np.maximum(self.sums(exposure)[:, None] - there, 0.0)
             return float((rest * self.effects).sum())
         return float(np.einsum("bj,bj->", self.rest(counts, exposure)[0], self.effects))

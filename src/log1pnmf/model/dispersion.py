@@ -327,8 +327,7 @@ class MeanSpectrum:
         np.maximum.at(largest, tally.feature, tally.values)
         return np.log(np.maximum(largest, 1.0)) + (ABOVE - N_BINS)
 
-    def plus(self, other: MeanSpectrum) -> MeanSpectrum:
-        """Return new sums over the samples of both."""
+    def __add__(self, other: MeanSpectrum) -> MeanSpectrum:
         return MeanSpectrum(
             self.low, self.entries + other.entries, self.counted + other.counted, self.n_free + other.n_free
         )

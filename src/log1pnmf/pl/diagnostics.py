@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf.analysis.diagnostics import OUTLYING, Diagnostics
 from log1pnmf.analysis.groups import arrange, colors_of_fits, read_labels
 from log1pnmf.analysis.marker_tests import Z95
 from log1pnmf.analysis.metrics import FactorMatch, match_factors
+from log1pnmf.engines.base import PairSide
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.summary import NOISES
 
 from . import canvas
 from .canvas import INK, axes_or_new, caption, drawing, figure_or_new, fit_to_draw, tidy
 from .loadings import draw_structure, factor_legend, name_groups
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 # ---------- two fits side by side, factors that correspond in the same colour
 
@@ -30,10 +34,11 @@ def compare(
     groupby: Any = None,
     *,
     keys: tuple[str | None, str | None] = (None, None),
-    on: str = "loadings",
+    on: PairSide = "loadings",
     max_samples: int | None = 20_000,
     random_state: int = 0,
-    figure: Figure | SubFigure | None = None,
+    figure: canvas.OnFigure = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Compare two fits: structure plots with matched colours, and the similarity of their factors.
 
@@ -55,17 +60,6 @@ def compare(
         The structure plot of `a` above that of `b`, with the samples in the same order. Beside them is the
         similarity of all pairs of factors, with matched factors on the diagonal. A factor of `b` has the
         colour of its match in `a` if they correlate by at least 0.5, and otherwise a colour of its own.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, datasets, pl
-    >>> counts = datasets.pancreas().counts[:100, :300]
-    >>> fits = [Log1pNMF(3, c=c, random_state=0).fit(counts) for c in (1.0, np.inf)]
-    >>> figure = pl.compare(*fits, figure=Figure())
-    >>> [ax.get_title(loc="left") for ax in figure.axes[:2]]
-    ['c = 1', 'c = ∞']
     """
     first, second = fit_to_draw(a, key=keys[0]), fit_to_draw(b, key=keys[1])
     tables = _compared(first, second, on)
@@ -124,24 +118,15 @@ GREY, RED, BAND = "#9aa3ab", "#c4473a", "#f0d3cf"
 
 
 @drawing
-def diagnostics(found: Diagnostics, *, n_labels: int = 8, figure: Figure | SubFigure | None = None) -> Any:
+def diagnostics(
+    found: Diagnostics, *, n_labels: int = 8, figure: canvas.OnFigure = None, **shown: Unpack[canvas.Shown]
+) -> Any:
     """Draw variances of features, deviances of samples, and the error of an approximation.
 
     Parameters
     ----------
     n_labels : int
         Maximum number of features and samples to name in each panel.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, pl
-    >>> from log1pnmf.analysis import diagnose
-    >>> counts = np.random.default_rng(0).poisson(3.0, size=(40, 30))
-    >>> found = diagnose(Log1pNMF(1, c=float("inf"), random_state=0).fit(counts), counts)
-    >>> len(pl.diagnostics(found, figure=Figure()).axes)
-    2
     """
     _check_kind(found)
     figure = figure_or_new(figure, (8.4, 3.6))
@@ -159,7 +144,9 @@ def _check_kind(found: Any) -> None:
 
 
 @drawing
-def dispersion(found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None) -> Axes:
+def dispersion(
+    found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None, **shown: Unpack[canvas.Shown]
+) -> Axes:
     """Draw the dispersions of a fit with negative binomial noise against mean counts, with their trend.
 
     Parameters
@@ -172,17 +159,6 @@ def dispersion(found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None)
     Axes
         The line is the trend. The band around it contains 95% of the prior of a feature's dispersion, so it
         shows how strongly dispersions are pulled towards the trend.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, pl
-    >>> from log1pnmf.analysis import diagnose
-    >>> counts = np.random.default_rng(0).negative_binomial(2, 0.4, size=(60, 30))
-    >>> found = diagnose(Log1pNMF(1, noise="nb").fit(counts), counts)
-    >>> pl.dispersion(found, ax=Figure().subplots()).get_ylabel()
-    'dispersion'
     """
     _check_kind(found)
     if found.fitted_dispersion is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,11 +14,12 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
-from log1pnmf._common.colors import distinct_colors, factor_colors
 from log1pnmf.analysis.groups import (
     Arrangement,
     Section,
     arrange,
+    distinct_colors,
+    factor_colors,
     group_means,
     read_groups,
     read_labels,
@@ -31,6 +32,10 @@ from log1pnmf.fitting.fit import Fit, sample_shares
 
 from . import canvas
 from .canvas import INK, axes_or_new, caption, chosen_factors, drawing, figure_or_new, fit_to_draw, tidy
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 # ---------- loadings on a map of the samples: a UMAP, a t-SNE, or positions in a tissue
 
@@ -49,7 +54,8 @@ def embedding(
     key: str | None = None,
     n_columns: int = 4,
     size: float | None = None,
-    figure: Figure | SubFigure | None = None,
+    figure: canvas.OnFigure = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Draw the loadings of each factor on a map of the samples (UMAP, t-SNE, space).
 
@@ -70,16 +76,6 @@ def embedding(
     See Also
     --------
     log1pnmf.pl.spatial : Loadings in a tissue, with the image of each section.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, pl
-    >>> counts = np.random.default_rng(0).poisson(2.0, (50, 10))
-    >>> model = Log1pNMF(3, tol=1e-3).fit(counts)
-    >>> len(pl.embedding(model, np.random.default_rng(1).random((50, 2)), figure=Figure()).axes)
-    3
     """
     fit = fit_to_draw(adata, key=key)
     places, found = _places(adata, basis, len(fit.loadings))
@@ -123,7 +119,8 @@ def spatial(
     image: str = "hires",
     size: float = 1.0,
     n_columns: int = 4,
-    figure: Figure | SubFigure | None = None,
+    figure: canvas.OnFigure = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Draw the dominant factor and the loadings of each factor in a tissue, over the image of each section.
 
@@ -149,18 +146,6 @@ def spatial(
     -------
     Figure
         The y axis points downwards, as in images. Shades of a factor are the same in all sections.
-
-    Examples
-    --------
-    >>> import anndata
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import pl, tl
-    >>> rng = np.random.default_rng(0)
-    >>> adata = anndata.AnnData(rng.poisson(2.0, (50, 10)), obsm={"spatial": rng.random((50, 2))})
-    >>> tl.log1p_nmf(adata, 3, tol=1e-3)
-    >>> [ax.get_title(loc="left") for ax in pl.spatial(adata, figure=Figure()).axes]
-    ['dominant factor', 'k0', 'k1', 'k2']
     """
     fit, sections = fit_to_draw(adata, key=key), sections_of(adata, library_key, image)
     panels_of_section: list[int | None] = [*([None] if dominant else []), *chosen_factors(fit, factors)]
@@ -232,7 +217,12 @@ TEXTS = ("factor", "group", "reference", "within", "relative_to")  # columns of 
 
 @drawing
 def usage(
-    source: Any, *, key: str | None = None, level: float = 0.05, figure: Figure | SubFigure | None = None
+    source: Any,
+    *,
+    key: str | None = None,
+    level: float = 0.05,
+    figure: canvas.OnFigure = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Draw the mean loadings of groups and their differences with 95% intervals.
 
@@ -245,16 +235,6 @@ def usage(
         Result of ``model.usage(...)``, or AnnData with the result of `log1pnmf.tl.usage`.
     level : float
         Differences with an adjusted p-value up to this level are drawn filled, others open.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, pl
-    >>> model = Log1pNMF(2).fit(np.random.default_rng(0).poisson(2.0, (60, 10)))
-    >>> found = model.usage(np.repeat(["a", "b"], 30), replicate=np.repeat(np.arange(6), 10))
-    >>> len(pl.usage(found, figure=Figure()).axes)
-    2
     """
     table, about = _usage_of(source, key)
     names = [str(name) for name in about["factor_names"]]
@@ -385,13 +365,14 @@ def structure(
     *,
     key: str | None = None,
     factors: Sequence[int | str] | None = None,
-    heights: str = "loadings",
+    heights: Literal["loadings", "shares"] = "loadings",
     max_samples: int | None = 20_000,
     random_state: int = 0,
     colors: Sequence[Any] | None = None,
     legend: bool = True,
     title: str | None = None,
     ax: Axes | None = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Axes:
     """Draw the loadings of all samples: each sample is a thin bar, each colour a factor.
 
@@ -416,16 +397,6 @@ def structure(
     Within a group similar samples are neighbours. If bars are narrower than a pixel, the pixel shows their
     mean. The width of a group is proportional to its number of samples, but at least a fiftieth of the axes,
     so that rare groups are visible.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, datasets, pl
-    >>> data = datasets.pancreas()
-    >>> model = Log1pNMF(3, random_state=0).fit(data.counts[:100, :300])
-    >>> ax = pl.structure(model, data.sample_labels[:100], ax=Figure().subplots())
-    >>> ax.get_ylabel()
-    'loading'
     """
     check_choice("heights", heights, ("loadings", "shares"))
     fit = fit_to_draw(source, key=key)
@@ -500,7 +471,13 @@ def factor_legend(ax: Axes, names: Sequence[str], colors: Sequence[Any]) -> None
 
 @drawing
 def loadings_by_group(
-    source: Any, groupby: Any, *, key: str | None = None, title: str | None = None, ax: Axes | None = None
+    source: Any,
+    groupby: Any,
+    *,
+    key: str | None = None,
+    title: str | None = None,
+    ax: Axes | None = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Axes:
     """Draw the mean loading of each factor in each group, as a heat map.
 
@@ -508,15 +485,6 @@ def loadings_by_group(
     ----------
     groupby : str or array-like of shape (n,)
         Column of ``adata.obs``, or labels; at most 60 groups.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, pl
-    >>> model = Log1pNMF(1, random_state=0).fit([[4, 2], [2, 1], [6, 3]])
-    >>> ax = pl.loadings_by_group(model, ["a", "b", "a"], ax=Figure().subplots())
-    >>> [label.get_text() for label in ax.get_yticklabels()]
-    ['a (2)', 'b (1)']
     """
     fit = fit_to_draw(source, key=key)
     groups = read_groups(source, groupby)

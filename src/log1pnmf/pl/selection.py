@@ -5,27 +5,30 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import scipy
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
-from log1pnmf._common.colors import distinct_colors
-from log1pnmf.analysis.consensus import Consensus
 from log1pnmf.analysis.grid import Setting
+from log1pnmf.analysis.groups import distinct_colors
 from log1pnmf.analysis.selection import Selection, judge
-from log1pnmf.analysis.stability import Relation, tree_of
+from log1pnmf.analysis.stability import Consensus, Relation, tree_of
 from log1pnmf.fitting.fit import SWEEP, Fit, c_name
 from log1pnmf.fitting.summary import levelled
 
+from . import canvas
 from .canvas import INK, axes_or_new, caption, drawing, figure_or_new, fit_to_draw, name_of, result_in, tidy
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 # ---------- curves: the objective by iteration, and what changes with c
 
@@ -44,7 +47,12 @@ LINES = {"exact": "-", "adaptive": "-.", "approximate": "--"}  # by the likeliho
 
 @drawing
 def convergence(
-    sources: Any, *, x: str = "iteration", names: Sequence[str] | None = None, ax: Axes | None = None
+    sources: Any,
+    *,
+    x: Literal["iteration", "seconds"] = "iteration",
+    names: Sequence[str] | None = None,
+    ax: Axes | None = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Axes:
     """Draw how far each iteration is above the best objective seen, on a log axis.
 
@@ -63,14 +71,6 @@ def convergence(
     (dash-dotted) or approximate (dashed). The plot removes the steps of an adaptive objective at which the
     zeros to be checked exactly are chosen again, but keeps gains from new dispersions. The line of the best
     fit ends before its last iteration, where the difference is zero.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, pl
-    >>> model = Log1pNMF(1, random_state=0).fit([[4, 2], [2, 1], [6, 2]])
-    >>> pl.convergence(model, ax=Figure().subplots()).get_yscale()
-    'log'
     """
     check_choice("x", x, ("iteration", "seconds"))
     given = list(sources) if isinstance(sources, list | tuple) else [sources]
@@ -114,7 +114,8 @@ def sweep(
     table: Any,
     *,
     measures: Sequence[str] = ("factor_correlation", "sparsity_loadings", "sparsity_factors"),
-    figure: Figure | SubFigure | None = None,
+    figure: canvas.OnFigure = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Draw how the factors change with c: their correlation and sparsity.
 
@@ -131,15 +132,6 @@ def sweep(
     -------
     Figure
         ``c = inf`` is at the right end, after a break of the axis.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import pl
-    >>> table = {"c": [0.1, 1.0, float("inf")], "factor_correlation": [0.2, 0.3, 0.7]}
-    >>> figure = pl.sweep(table, measures=["factor_correlation"], figure=Figure())
-    >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
-    ['0.1', '1', '∞']
     """
     columns = _columns(table, measures)
     c = columns["c"]
@@ -213,7 +205,7 @@ def _break_axis(ax: Axes, at: float) -> None:
 
 
 @drawing
-def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> Any:
+def relation(found: Relation, *, figure: canvas.OnFigure = None, **shown: Unpack[canvas.Shown]) -> Any:
     """Draw how similar the factors of several fits are: a tree and a heat map.
 
     Parameters
@@ -226,17 +218,6 @@ def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> An
     Figure
         Names of factors have the colour of their fit. Factors that several fits share form a block; a factor
         that splits in another fit stands beside its parts.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import datasets, fit_log1p_nmf, pl
-    >>> from log1pnmf.analysis import relate
-    >>> counts = datasets.pancreas().counts[:100, :200]
-    >>> fits = [fit_log1p_nmf(counts, K) for K in (2, 3)]
-    >>> figure = pl.relation(relate(fits), figure=Figure())
-    >>> len(figure.axes[1].get_yticklabels())
-    5
     """
     n = len(found.owner)
     figure = figure_or_new(figure, (3.6 + 0.24 * n, 1.2 + 0.24 * n))
@@ -268,7 +249,9 @@ def _clustered(left: Axes, right: Axes, similarity: Array) -> NDArray[np.intp]:
 
 
 @drawing
-def consensus(source: Any, *, key: str | None = None, figure: Figure | SubFigure | None = None) -> Any:
+def consensus(
+    source: Any, *, key: str | None = None, figure: canvas.OnFigure = None, **shown: Unpack[canvas.Shown]
+) -> Any:
     """Draw how similar the factors of all fits of a consensus are: a tree and a heat map.
 
     A frame marks the factors that became one factor of the final fit, named at the right; others are
@@ -313,7 +296,12 @@ RING: Any = {"marker": "o", "s": 190, "facecolors": "none", "edgecolors": RED, "
 
 @drawing
 def select(
-    source: Any, *, over: str | None = None, key: str | None = None, figure: Figure | SubFigure | None = None
+    source: Any,
+    *,
+    over: Literal["n_components", "c", "l1"] | None = None,
+    key: str | None = None,
+    figure: canvas.OnFigure = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Draw held-out log-likelihood and stability over seeds against the number of factors, c or the penalty.
 
@@ -333,43 +321,32 @@ def select(
         the best setting and logarithmic far below it. Below: the mean similarity of matched factors between
         seeds. There is one line for every combination of the other parameters. The star marks the best
         setting, the ring the simplest one within one standard error. The title is what the data suggest.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import datasets, pl
-    >>> from log1pnmf.analysis import select
-    >>> counts = datasets.pancreas().counts[:100, :200]
-    >>> found = select(counts, [1, 2, 3], n_folds=2, n_starts=1, n_seeds=2, tol=1e-4)
-    >>> [ax.get_xlabel() for ax in pl.select(found, figure=Figure()).axes]
-    ['', 'number of factors K']
     """
     found = result_in(source, Selection, key, tool="select", call="log1pnmf.select")
     given = isinstance(found, Selection)
     summary, about = (found.summary, found.about) if given else (found["table"], found)
     table = {name: np.asarray(summary[name], dtype=str if name == "noise" else float) for name in summary}
     judgement = judge(table, holdout=str(about["holdout"]))
-    if over is None:
-        over = next((name for name in AXES if len(np.unique(table[name])) > 1), "c")
-    check_choice("over", over, tuple(AXES))
+    across: str = over or next((name for name in AXES if len(np.unique(table[name])) > 1), "c")
+    check_choice("over", across, tuple(AXES))
     stable = not np.isnan(table["stability"]).all()
     figure = figure_or_new(figure, (6.2, 4.9 if stable else 3.4))
     heights = {"height_ratios": [3, 2]} if stable else {}
     panels = figure.subplots(1 + stable, 1, sharex=True, squeeze=False, gridspec_kw=heights)[:, 0]
-    _draw_paths(panels[0], table, judgement.simplest, over, "difference")
+    _draw_paths(panels[0], table, judgement.simplest, across, "difference")
     _scale_differences(panels[0], table)
     if stable:
-        _draw_paths(panels[1], table, judgement.simplest, over, "stability")
+        _draw_paths(panels[1], table, judgement.simplest, across, "stability")
         panels[1].set_ylim(min(0.0, float(np.nanmin(table["stability"]))) - 0.05, 1.08)
         caption(panels[1], y="stability over seeds", size="small")
     for ax in panels:
         tidy(ax)
-    if over == "n_components":
+    if across == "n_components":
         panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=2))
     else:
-        values = np.unique(table[over])
+        values = np.unique(table[across])
         panels[-1].set_xticks(range(len(values)), [_short_value(value) for value in values])
-    caption(panels[-1], AXES[over], size="small")
+    caption(panels[-1], AXES[across], size="small")
     panels[0].legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
     caption(panels[0], title="\n".join(textwrap.wrap(judgement.headline, WIDTH)))
     return figure

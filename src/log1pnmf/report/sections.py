@@ -284,8 +284,8 @@ def describe_misfit(inputs: ReportInput) -> list[dict[str, Any]]:
 
 def _misfit(inputs: ReportInput, label: str, found: Diagnostics) -> dict[str, Any]:
     """Return sentences, charts and tables of the least explained for one fit."""
-    noise, variance, worst = NOISES[found.noise], np.nan_to_num(found.feature_dispersion), found.worst
-    entries = zip(worst.sample, worst.feature, worst.count, worst.mean, strict=True)
+    noise, variance = NOISES[found.noise], np.nan_to_num(found.feature_dispersion)
+    entries = zip(*(found.worst[name] for name in ("sample", "feature", "count", "mean")), strict=True)
     return {
         "label": label,
         "sentences": [_variance(found), _outliers(inputs, found)],
