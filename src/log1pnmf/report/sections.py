@@ -330,7 +330,14 @@ def _variance(found: Diagnostics) -> str:
     text = f"The variance of a typical feature is {typical:.2f} times that of {NOISES[found.noise]} counts"
     if found.fitted_dispersion is not None:
         middle = significant(float(np.median(found.fitted_dispersion)))
-        return f"{text}, with the dispersions of the fit ({middle} in the median)."
+        text += f", with the dispersions of the fit ({middle} in the median)."
+        hidden = found.feature_names[found.hidden()].tolist()
+        if not hidden:
+            return text
+        return (
+            f"{text} Dispersions of {enumerate_words(hidden, most=N_LISTED)} hide structure: the residuals "
+            "of these features rise and fall together, which more factors can explain."
+        )
     text += f"; over all entries it is mean + {significant(found.overdispersion)} mean²."
     if typical < OVERDISPERSED:
         return f"{text} Standard errors of Poisson counts are about right."
