@@ -9,7 +9,7 @@ from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf, open_counts
-from log1pnmf.analysis import batch_effects, batch_findings, confounded_groups
+from log1pnmf.analysis import batch_findings, confounded_groups
 from log1pnmf.counts import Counts
 from log1pnmf.model.batch_effects import update_effects
 from log1pnmf.model.batches import Batches
@@ -148,7 +148,7 @@ def test_a_streamed_fit_is_the_fit_of_the_whole(chunks_of, parameters):
 def test_the_estimator_shows_effects_with_names(fit):
     model = Log1pNMF.of(fit)
     assert list(model.batch_effects_.index) == list(fit.batches.names)
-    assert np.asarray(batch_effects(fit)) == pytest.approx(fit.batches.effects)
+    assert np.asarray(model.batch_effects_) == pytest.approx(fit.batches.effects)
     assert Log1pNMF.of(fitted(batch=None, max_iter=2)).batch_effects_ is None
     assert "batches         3, 90% of their effects in" in model.summary()
     told = model.summary().split("Batches (samples, largest effects on rates of features)")[1].splitlines()

@@ -213,17 +213,15 @@ def with_raw():
 def test_the_features_of_the_object_are_found_in_raw(with_raw):
     expected = anndata.AnnData(with_raw.raw[:, with_raw.var_names].X.copy())
     expected.var_names = with_raw.var_names
-    for one, where in ((with_raw, {"use_raw": True}), (expected, {})):
+    for one, where in ((with_raw, {"layer": "raw"}), (expected, {})):
         tl.log1p_nmf(one, 2, tol=1e-3, n_jobs=1, **where)
     np.testing.assert_array_equal(with_raw.varm["log1p_nmf"], expected.varm["log1p_nmf"])
     assert with_raw.uns["log1p_nmf"]["layer"] == "raw"
     tl.markers(with_raw)  # finds the same counts again
     assert "log1p_nmf_markers" in with_raw.uns
-    with pytest.raises(ValueError, match="pass one of them"):
-        tl.log1p_nmf(with_raw, 2, layer="counts", use_raw=True)
     del with_raw.raw
     with pytest.raises(KeyError, match=r"adata.raw is empty"):
-        tl.log1p_nmf(with_raw, 2, use_raw=True)
+        tl.log1p_nmf(with_raw, 2, layer="raw")
 
 
 def test_log_normalised_values_are_refused_with_the_places_of_counts(with_raw, tmp_path):

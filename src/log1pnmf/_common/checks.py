@@ -139,8 +139,7 @@ class Progress:
             Progress.next_line = now + LOG_EVERY
 
 
-OnStep: TypeAlias = Callable[[int, int], object]
-"""Called with the number of steps that are done, and of all."""
+OnStep: TypeAlias = Callable[[int, int], object]  # called with the number of steps that are done, and of all
 
 
 @contextmanager

@@ -284,8 +284,8 @@ def describe_misfit(inputs: ReportInput) -> list[dict[str, Any]]:
 
 def _misfit(inputs: ReportInput, label: str, found: Diagnostics) -> dict[str, Any]:
     """Return sentences, charts and tables of the least explained for one fit."""
-    noise, variance, worst = NOISES[found.noise], np.nan_to_num(found.feature_dispersion), found.worst
-    entries = zip(worst.sample, worst.feature, worst.count, worst.mean, strict=True)
+    noise, variance = NOISES[found.noise], np.nan_to_num(found.feature_dispersion)
+    entries = zip(*(found.worst[name] for name in ("sample", "feature", "count", "mean")), strict=True)
     return {
         "label": label,
         "sentences": [_variance(found), _outliers(inputs, found)],
@@ -330,7 +330,14 @@ def _variance(found: Diagnostics) -> str:
     text = f"The variance of a typical feature is {typical:.2f} times that of {NOISES[found.noise]} counts"
     if found.fitted_dispersion is not None:
         middle = significant(float(np.median(found.fitted_dispersion)))
-        return f"{text}, with the dispersions of the fit ({middle} in the median)."
+        text += f", with the dispersions of the fit ({middle} in the median)."
+        hidden = found.feature_names[found.hidden()].tolist()
+        if not hidden:
+            return text
+        return (
+            f"{text} Dispersions of {enumerate_words(hidden, most=N_LISTED)} hide structure: the residuals "
+            "of these features rise and fall together, which more factors can explain."
+        )
     text += f"; over all entries it is mean + {significant(found.overdispersion)} mean²."
     if typical < OVERDISPERSED:
         return f"{text} Standard errors of Poisson counts are about right."
