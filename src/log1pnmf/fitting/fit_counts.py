@@ -121,16 +121,19 @@ def completed(kind: type) -> Callable[[F], F]:
 
 def checked(**parameters: Any) -> tuple[Settings, dict[str, Any]]:
     """Check parameters; return settings ("given" stands for arrays), and the others as users gave them."""
-    for name in parameters:
+    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
+    for name, value in parameters.items():
         if name not in (*PARAMETERS, *SampleParameters.__annotations__, "checkpoint"):
             check_choice("a parameter of the fit", name, PARAMETERS)
-    given = {name: value for name, value in parameters.items() if name not in SETTINGS}
-    values = {name: value for name, value in parameters.items() if name in SETTINGS}
+        (values if name in SETTINGS else given)[name] = value
     if "size_factors" in values:
         check_size_factors(values["size_factors"])
     if "init" in values and (values["init"] is None or isinstance(values["init"], str)):
         check_choice("init", values["init"], INITS, otherwise="(loadings, factors) or a Fit")
-    given |= _to_choose(values)
+    if isinstance(values.get("l1"), str):  # the settings have a number once it is chosen
+        check_choice("l1", values["l1"], ("auto",), otherwise="a number")
+        given["l1"] = values.pop("l1")
     for name in ("size_factors", "dispersion", "init"):
         if name in values and not isinstance(values[name], str):
             given[name], values[name] = values[name], GIVEN
@@ -142,24 +145,14 @@ def checked(**parameters: Any) -> tuple[Settings, dict[str, Any]]:
     as_random(seed)
     effective_threads(given.get("n_jobs"))
     callbacks, verbose = given.get("callbacks", ()), given.get("verbose")
-    if not isinstance(callbacks, Iterable):
+    if not isinstance(callbacks, Iterable) or not all(map(callable, callbacks := tuple(callbacks))):
         raise TypeError(f"callbacks must be a sequence of callables, got {callbacks!r}; pass a list")
-    given["callbacks"] = tuple(callbacks)
-    if wrong := [one for one in given["callbacks"] if not callable(one)]:
-        raise TypeError(f"callbacks must be callable, got {wrong[0]!r}")
+    given["callbacks"] = callbacks
     if verbose is not None and not isinstance(verbose, bool | np.bool_):
         check_whole("verbose", verbose, least=0)
     if given.get("checkpoint") is not None:
         check_checkpoint(given["checkpoint"])
     return settings, given
-
-
-def _to_choose(values: dict[str, Any]) -> dict[str, Any]:
-    """Take l1="auto" out of the settings, which have a number once it is chosen."""
-    if not isinstance(values.get("l1"), str):
-        return {}
-    check_choice("l1", values["l1"], ("auto",), otherwise="a number")
-    return {"l1": values.pop("l1")}
 
 
 def asked_again(fit: Fit) -> tuple[Settings, dict[str, Any]]:
@@ -430,13 +423,16 @@ def fit_counts(
     batches = None if batch is None else _batches(batch, asked, data, before)
     chosen, choices = asked, []
     parts = dict(zip(KNOWN, (fixed_loadings, fixed_factors, mask), strict=True))
+    known = None
+    if any(part is not None for part in parts.values()):
+        known = structure_of(data, asked, **parts)
     sizes = data.size_factors(asked.size_factors if size_factors is None else size_factors)
     how: dict[str, Any] = {"size_factors": sizes, "batch": batch, "n_jobs": n_jobs}
     if asked.noise == "auto":
         noise, why = choose_noise(asked, data, **how)
         chosen, choices = asked.with_noise(noise), [why]
     if l1 is not None:
-        if any(part is not None for part in parts.values()):
+        if known is not None:
             raise ValueError("l1='auto' chooses for factors of which nothing is known; pass a number")
         penalty, near, why = choose_l1(chosen, data, dispersion=dispersion, random_state=deepcopy(rng), **how)
         asked, chosen, choices = replace(asked, l1=penalty), replace(chosen, l1=penalty), [*choices, why]
@@ -445,10 +441,7 @@ def fit_counts(
     name = resolve_engine(asked.engine, data, asked.n_components, asked.row_solver)
     settings = chosen.resolved(name, data)
     check_memory(name, data, asked.n_components, effective_threads(n_jobs))
-    known, constraint = None, settings.constraint
-    if any(part is not None for part in parts.values()):
-        known = structure_of(data, settings, **parts)
-        constraint = constraint_of(settings, known)
+    constraint = settings.constraint if known is None else constraint_of(settings, known)
     problem = _problem(settings, data, sizes, batches, dispersion=dispersion, before=before)
     start = None if init is None else given_start(init, problem, asked, random_state, n_jobs)
     identity: dict[str, Any] = {}
@@ -481,8 +474,8 @@ def fit_counts(
     ).best(None if loaded is None else loaded.progress)
     if keep is not None:
         keep.close()
-    fit = run.as_fit(settings, problem, known=known)
-    ended = engine.with_problem(problem_at(problem, run.last))
+    problem = problem_at(problem, run.last)
+    fit, ended = run.as_fit(settings, problem, known=known), engine.with_problem(problem)
     last: dict[str, Any] = {"asked": chosen, "constraint": constraint, "n_jobs": n_jobs}
     try:
         fit = _finished(fit, run, ended, **last)
