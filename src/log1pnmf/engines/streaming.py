@@ -202,6 +202,9 @@ class SumPass:
         elif self.model.noise.zero_loss_is_mean:
             engine = with_zeros(problem, self.zeros, start, self.factors, self.n_threads)
             into[0] += engine.batch_sums(start, self.factors)
+        else:
+            assert self.model.effects is not None
+            into += dispersed_sums(problem, self.model.effects, start, self.factors)
 
 
 # ---------- the factors' Newton step from sums over all samples, without another pass over the data
