@@ -1,7 +1,10 @@
 """What is asked of a model after the fit, with counts that are in chunks."""
 
+import anndata
 import numpy as np
+import pandas as pd
 import pytest
+from scipy import sparse
 
 from log1pnmf import Log1pNMF
 from log1pnmf._common.checks import Passes
@@ -63,6 +66,14 @@ def test_otherwise_they_are_of_the_samples_in_memory(model, matrix, cut, few_in_
     assert 1.2 < ratio < 2.0  # less than half of the samples: about sqrt(203 / 90) = 1.5
     inside = np.abs(markers.effect - whole.effect) < 5.0 * markers.error
     assert inside[counted].mean() > 0.99
+
+
+def test_other_features_are_refused(matrix):
+    names = [f"g{j}" for j in range(60)]
+    fitted = Log1pNMF(2, **OPTIONS | {"tol": 1e-3}).fit(pd.DataFrame(matrix.toarray(), columns=names))
+    other = anndata.AnnData(sparse.csr_matrix(matrix), var=pd.DataFrame(index=names[::-1]))
+    with pytest.raises(ValueError, match="60 features of the fit, in the same order"):
+        diagnose(fitted, open_counts(other))
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

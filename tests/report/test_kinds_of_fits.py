@@ -164,6 +164,7 @@ def test_a_scale_is_four_ranges_with_the_same_digits(adata, tmp_path):
     names = quarters(adata.obs["score"].to_numpy()).names
     assert all(name in text for name in names)
     assert len({len(part.split(".")[1]) for name in names for part in name.split(" to ")}) == 1
+    assert quarters(np.arange(0.0, 4e7, 1e4)).names[0] == "0 to 1e+07"
 
 
 def test_symbols_are_shown_for_identifiers(adata, tmp_path):
