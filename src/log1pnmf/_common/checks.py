@@ -200,7 +200,7 @@ def extend(run: Callable[..., Any], more: Mapping[str, Any], shared: str, after:
     kind = inspect.Parameter.KEYWORD_ONLY
     parameters = [
         *(one for one in signature.parameters.values() if not more or one.kind is not one.VAR_KEYWORD),
-        *(inspect.Parameter(one, kind, default=more[one]) for one in more if one not in signature.parameters),
+        *(inspect.Parameter(one, kind, default=more[one]) for one in more),
     ]
     parameters.sort(key=lambda one: one.kind)
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -174,56 +174,37 @@ def with_zeros(
 
 
 @dataclass(frozen=True, eq=False)
-class SpectrumPass:
-    """One pass that condenses the means of all chunks: a `log1pnmf.counts.passes.ChunkTask`."""
+class SumPass:
+    """One pass that condenses means, or sums up what effects of batches need: a `ChunkTask`.
 
-    factors: Array
-    model: ChunkModel
-    low: Array  # (m,): see `log1pnmf.model.dispersion.MeanSpectrum`
-    n_threads: int | None = None
-
-    def no_sums(self) -> MeanSpectrum:
-        """Make sums over no chunks."""
-        return MeanSpectrum.zeros(self.low)
-
-    def __call__(
-        self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: MeanSpectrum
-    ) -> None:
-        """Add the rows of one chunk; loadings are on the eta scale."""
-        engine = NativeEngine(self.model.piece(counts, sizes, labels), self.n_threads)
-        engine.add_spectrum(start, self.factors, into=into)
-
-
-@dataclass(frozen=True, eq=False)
-class BatchPass:
-    """One pass that sums up what effects of batches need: a `log1pnmf.counts.passes.ChunkTask`.
-
-    Those are means (`Engine.batch_sums`), or with dispersions three sums
+    The latter are means (`Engine.batch_sums`), or with dispersions three sums
     (`log1pnmf.model.batch_effects.dispersed_sums`); each is batches x features.
     """
 
     factors: Array
     model: ChunkModel
     zeros: Zeros | None  # as in `ChunkPass`
-    n_threads: int | None = None
+    n_threads: int | None
+    low: Array | None = None  # (m,): of a `log1pnmf.model.dispersion.MeanSpectrum`, where that is wanted
 
-    def no_sums(self) -> Array:
+    def no_sums(self) -> Any:
         """Make sums over no chunks."""
+        if self.low is not None:
+            return MeanSpectrum.zeros(self.low)
         assert self.model.effects is not None
-        return np.zeros((1 if self._is_poisson else 3, *self.model.effects.shape))
+        return np.zeros((1 if self.model.noise.zero_loss_is_mean else 3, *self.model.effects.shape))
 
-    def __call__(self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: Array) -> None:
+    def __call__(self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: Any) -> None:
         """Add the rows of one chunk; loadings are on the eta scale."""
         problem = self.model.piece(counts, sizes, labels)
-        if self.model.effects is not None and not self._is_poisson:
-            into += dispersed_sums(problem, self.model.effects, start, self.factors)
-        else:
+        if self.low is not None:
+            NativeEngine(problem, self.n_threads).add_spectrum(start, self.factors, into=into)
+        elif self.model.noise.zero_loss_is_mean:
             engine = with_zeros(problem, self.zeros, start, self.factors, self.n_threads)
             into[0] += engine.batch_sums(start, self.factors)
-
-    @property
-    def _is_poisson(self) -> bool:
-        return self.model.noise.zero_loss_is_mean
+        else:
+            assert self.model.effects is not None
+            into += dispersed_sums(problem, self.model.effects, start, self.factors)
 
 
 # ---------- the factors' Newton step from sums over all samples, without another pass over the data
@@ -390,16 +371,18 @@ class StreamingEngine(Engine):
     def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum:
         """Condense the means in a pass; see `Engine.mean_spectrum`."""
         low = MeanSpectrum.low_for(self.counts.tally)
-        work = SpectrumPass(np.asarray(factors), ChunkModel.of(self.problem), low, self.n_threads)
-        return cast(MeanSpectrum, self._summed(work, loadings))
+        return cast(MeanSpectrum, self._summed(self.problem, loadings, factors, low))
 
     def batch_sums(self, loadings: Any, factors: Any) -> Array:
         """Sum means over batches in a pass; see `Engine.batch_sums`."""
-        return np.asarray(self._batch_pass(loadings, factors)[0])
+        return np.asarray(self._summed(self.problem, loadings, factors)[0])
 
     def dispersed_sums(self, effects: Array, loadings: Any, factors: Any) -> Array:
         """Sum up what effects need in a pass; see `log1pnmf.model.batch_effects.dispersed_sums`."""
-        return self._batch_pass(loadings, factors, effects)
+        batches = self.problem.batches
+        assert batches is not None
+        other = replace(self.problem, batches=replace(batches, effects=effects))
+        return np.asarray(self._summed(other, loadings, factors))
 
     def sample(self) -> tuple[Engine, NDArray[np.int64]]:
         """Return the engine of the rows that the survey kept in memory, and which they are."""
@@ -413,14 +396,9 @@ class StreamingEngine(Engine):
 
     # ---------------------------------------------------------------- inside
 
-    def _batch_pass(self, loadings: Any, factors: Any, effects: Array | None = None) -> Array:
-        model = ChunkModel.of(self.problem)
-        model = model if effects is None else replace(model, effects=effects)
-        work = BatchPass(np.asarray(factors), model, self.problem.zeros, self.n_threads)
-        return cast(Array, self._summed(work, loadings))
-
-    def _summed(self, work: Any, loadings: Any) -> Any:
+    def _summed(self, problem: Problem, loadings: Any, factors: Any, low: Array | None = None) -> Any:
         """Run a pass that only sums up."""
+        work = SumPass(np.asarray(factors), ChunkModel.of(problem), problem.zeros, self.n_threads, low)
         return self._run(work, self.adopt(loadings), self._labels, lambda index, nothing: None)
 
     def _run(self, work: Any, start: Rows, labels: Labels, take: Callable[[int, Any], None]) -> Any:

@@ -6,6 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import fields, replace
 from functools import partial
 from inspect import Parameter, signature
@@ -204,7 +205,7 @@ def choose_noise(asked: Settings, counts: Counts, **given: Any) -> tuple[str, st
     A Poisson fit of a few iterations to the counts that are not held out has the means, and dispersions are
     found for these. Takes no random number from the fit, and does not depend on its random state.
     """
-    train, test, _, given = _held_out(counts, asked, MOST_ENTRIES, "noise", **given)
+    train, test, _, given = _held_out(counts, MOST_ENTRIES, "noise", **given)
     found = _quick_fit(train, asked.with_noise("poisson"), given)
     kind: Any = asked.dispersion if asked.dispersion in get_args(DispersionKind) else "feature"
     means, point = found.rates, (found.loadings, found.factors / found.link.alpha)
@@ -220,50 +221,59 @@ def choose_noise(asked: Settings, counts: Counts, **given: Any) -> tuple[str, st
     )
 
 
-def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, str]:
-    """Return the largest penalty that predicts held-out counts as well as the best, and why.
+def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, Fit, str]:
+    """Return the largest penalty that predicts held-out counts as well as the best, a fit with it, and why.
 
     Fits follow each other along a path of growing penalties. A penalty is measured by what the mean positive
     entry of a factor costs, in units of log-likelihood: so the path is the same for every c and noise. The
-    largest one within a standard error of the best is taken, which differences between samples give.
+    largest one within a standard error of the best is taken, which differences between samples give. Fits
+    without a penalty may end in a poor optimum, so that two splits of the counts have to allow it.
     """
-    train, test, share, given = _held_out(counts, asked, MOST_PENALISED, "l1", **given)
     init = Settings.init if asked.init == GIVEN else asked.init
-    converged = {"init": init, "max_iter": 300, "tol": 1e-8}  # or penalties gain by further iterations
-    fit = _quick_fit(train, asked, given, **converged)
-    others = fit.factors[:, 1:]
-    unit = 1.0 / float(others[others > 0.0].mean()) if others.any() else 0.0
-    path, scores = [0.0], [score_parts(fit.rates, train, test, test_fraction=TEST_FRACTION)]
-    for cost in L1_PATH if unit > 0.0 else ():
-        fit = _quick_fit(train, replace(asked, l1=cost * unit * share), {**given, "init": fit}, **converged)
-        path.append(float(f"{cost * unit:.2g}"))
-        scores.append(score_parts(fit.rates, train, test, test_fraction=TEST_FRACTION))
-        gain, deviation = _gain(scores[-1], max(scores, key=np.sum))
-        if gain < -2.0 * deviation:
+    # not converged, penalties would gain by further iterations
+    converged = {"init": init, "max_iter": 300, "tol": 1e-8, "n_init": asked.n_init}
+    tried, taken = [0.0], len(L1_PATH)
+    for split in range(2):
+        train, test, share, how = _held_out(counts, MOST_PENALISED, "l1", split, **given)
+        fits = [_quick_fit(train, asked, how, **converged)]
+        others = fits[0].factors[:, 1:]
+        if split == 0 and others.any():
+            unit = 1.0 / float(others[others > 0.0].mean())
+            tried += [float(f"{cost * unit:.2g}") for cost in L1_PATH]
+        scores = [score_parts(fits[0].rates, train, test, test_fraction=TEST_FRACTION)]
+        for penalty in tried[1 : taken + 1]:
+            how["init"] = fits[-1]
+            fits.append(_quick_fit(train, replace(asked, l1=penalty * share), how, **converged))
+            scores.append(score_parts(fits[-1].rates, train, test, test_fraction=TEST_FRACTION))
+            gain, deviation = _gain(scores[-1], max(scores, key=np.sum))
+            if gain < -2.0 * deviation:
+                break
+        best = max(scores, key=np.sum)
+        near = [gain >= -deviation for gain, deviation in (_gain(score, best) for score in scores)]
+        taken = max(number for number, is_near in enumerate(near) if is_near)
+        if taken == 0:
             break
-    best = max(scores, key=np.sum)
-    near = [gain >= -deviation for gain, deviation in (_gain(score, best) for score in scores)]
-    taken = max(number for number, is_near in enumerate(near) if is_near)
     gain, deviation = _gain(scores[taken], scores[0])
-    return path[taken], (
-        f"l1='auto' took {path[taken]:g}, of {', '.join(f'{one:g}' for one in path)}: it changes the "
+    full = replace(fits[taken], size_factors=fits[taken].size_factors / (1.0 - TEST_FRACTION))
+    why = (
+        f"l1='auto' took {tried[taken]:g}, of {', '.join(f'{one:g}' for one in tried)}: it changes the "
         f"log-likelihood of held-out counts of {len(best):,} samples by {gain:+,.0f} (standard error "
         f"{deviation:,.0f})"
     )
+    return tried[taken], full, why
 
 
 def _held_out(
-    counts: Counts, asked: Settings, most: float, what: str, *, size_factors: Any, batch: Any, **given: Any
+    counts: Counts, most: float, what: str, seed: int = 0, *, size_factors: Array, batch: Any, **given: Any
 ) -> tuple[Counts, Counts, float, dict[str, Any]]:
     """Return training and test part of some samples, the former's share of all, and what to fit it with."""
     n_samples = max(FEWEST_SAMPLES, int(most / counts.n_features))
     part, which = counts.part_in_memory(n_samples if counts.n_samples > n_samples else None)
     try:
-        train, test = split_counts(part.on_host(), TEST_FRACTION, random_state=np.random.default_rng(0))
+        train, test = split_counts(part.on_host(), TEST_FRACTION, random_state=np.random.default_rng(seed))
     except ValueError as error:
         raise ValueError(f"{what}='auto' holds out counts to choose: {error}; or set {what}") from error
-    sizes = counts.size_factors(asked.size_factors if size_factors is None else size_factors)
-    given["size_factors"] = (1.0 - TEST_FRACTION) * sizes[which]
+    given["size_factors"] = (1.0 - TEST_FRACTION) * size_factors[which]
     given["batch"] = None if batch is None else np.asarray(batch, dtype=object)[which]
     return train, test, (1.0 - TEST_FRACTION) * len(which) / counts.n_samples, given
 
@@ -416,21 +426,22 @@ def fit_counts(
     known = None
     if any(part is not None for part in parts.values()):
         known = structure_of(data, asked, **parts)
-    how: dict[str, Any] = {"size_factors": size_factors, "batch": batch, "n_jobs": n_jobs}
+    sizes = data.size_factors(asked.size_factors if size_factors is None else size_factors)
+    how: dict[str, Any] = {"size_factors": sizes, "batch": batch, "n_jobs": n_jobs}
     if asked.noise == "auto":
         noise, why = choose_noise(asked, data, **how)
         chosen, choices = asked.with_noise(noise), [why]
     if l1 is not None:
         if known is not None:
             raise ValueError("l1='auto' chooses for factors of which nothing is known; pass a number")
-        penalty, why = choose_l1(chosen, data, dispersion=dispersion, **how)
-        asked, chosen = (replace(one, l1=penalty) for one in (asked, chosen))
-        choices.append(why)
+        penalty, near, why = choose_l1(chosen, data, dispersion=dispersion, random_state=deepcopy(rng), **how)
+        asked, chosen, choices = replace(asked, l1=penalty), replace(chosen, l1=penalty), [*choices, why]
+        if init is None and penalty > 0.0:  # another start may lead to where this penalty predicts worse
+            init, before, chosen = near, near, replace(chosen, init=GIVEN, n_init=1)
     name = resolve_engine(asked.engine, data, asked.n_components, asked.row_solver)
     settings = chosen.resolved(name, data)
     check_memory(name, data, asked.n_components, effective_threads(n_jobs))
     constraint = settings.constraint if known is None else constraint_of(settings, known)
-    sizes = data.size_factors(asked.size_factors if size_factors is None else size_factors)
     problem = _problem(settings, data, sizes, batches, dispersion=dispersion, before=before)
     start = None if init is None else given_start(init, problem, asked, random_state, n_jobs)
     identity: dict[str, Any] = {}

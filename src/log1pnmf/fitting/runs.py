@@ -156,6 +156,10 @@ FIRST_DISPERSIONS = 7
 explain what the factors do not explain yet, and fits would end in poor optima. Without any dispersion factors
 would follow the scatter of the largest counts, and stay there."""
 
+LAST_PRIOR = 200
+"""Iterations after which dispersions keep their prior, which depends on the number of factors that a feature
+has: the two can follow each other in a circle for ever."""
+
 FIRST_SIZES = 3
 """Iterations with the first size factors."""
 
@@ -227,7 +231,8 @@ class ParameterUpdate:
             return None
         exact, point = engine.with_problem(replace(problem, zeros=None)), (at.loadings, at.factors)
         means = exact.mean_spectrum(*point)
-        new, gain = update_dispersions(problem, *point, kind=self.dispersion, before=noise, spectrum=means)
+        how: Any = {"kind": self.dispersion, "before": noise, "spectrum": means}
+        new, gain = update_dispersions(problem, *point, **how, keep_prior=index >= LAST_PRIOR)
         return Update(replace(problem, noise=new), gain)
 
     def _effects(

@@ -57,8 +57,6 @@ layer : str, optional
     Layer with the counts. By default X, or the layer "counts" if X does not hold counts (a log message
     says so). "raw" takes the features of `adata` from ``adata.raw``; "X" takes X even if it holds
     fractions, such as expected counts.
-use_raw : bool
-    The same as ``layer="raw"``.
 mask_var : str or array of bool, optional
     Features to use: a column of `var`, such as "highly_variable", or one value for each feature;
     "variable:2000" takes the 2,000 with the largest deviance from one factor. By default all features,
@@ -95,7 +93,7 @@ def tool(function: Callable[P, None]) -> Callable[P, AnnData | None]:
         function(adata, *arguments, **options)
         return adata if copy else None
 
-    extend(run, {"copy": False}, SHARED, RETURNS)
+    extend(run, {}, SHARED, RETURNS)
     return run  # type: ignore[return-value]
 
 
@@ -107,7 +105,6 @@ def log1p_nmf(
     *,
     c: float = 1.0,
     layer: str | None = None,
-    use_raw: bool = False,
     mask_var: str | Numbers | None = None,
     batch_key: str | None = None,
     key_added: str | None = None,
@@ -172,7 +169,6 @@ def log1p_nmf(
         fixed_loadings=known_loadings(adata, fixed_loadings),
         **parameters,
     )
-    layer = raw_layer(layer, use_raw)
     chosen = read_counts(adata, layer, chosen_features(adata, mask_var, layer))
     fit = fit_counts(chosen.counts, settings, **given)
     write_fit(adata, keys, fit, chosen)
@@ -583,7 +579,6 @@ def select(
     c: float | Iterable[float] = 1.0,
     *,
     layer: str | None = None,
-    use_raw: bool = False,
     mask_var: str | Numbers | None = None,
     batch_key: str | None = None,
     key_added: str | None = None,
@@ -624,8 +619,7 @@ def select(
     >>> print(adata.uns["log1p_nmf_select"]["judgement"].splitlines()[0])
     The data do not decide K: the best is at the end of the values tried.
     """
-    keys, layer = Keys(key_added), raw_layer(layer, use_raw)
-    counts = read_counts(adata, layer, chosen_features(adata, mask_var)).counts
+    keys, counts = Keys(key_added), read_counts(adata, layer, chosen_features(adata, mask_var)).counts
     batch = batch_of(adata, batch_key)
     found = compare_settings(counts, n_components, c, random_state=random_state, batch=batch, **options)
     judgement = found.judgement
@@ -676,15 +670,6 @@ class ChosenCounts:
     counts: Counts  # the counts, with the names of the features
     positions: NDArray[np.intp]  # positions of these features among all features of the object
     layer: str | None  # where they were found; None is X
-
-
-def raw_layer(layer: str | None, use_raw: bool) -> str | None:
-    """Return the layer that scanpy's `use_raw` stands for."""
-    if not use_raw:
-        return layer
-    if layer not in (None, RAW):
-        raise ValueError(f"use_raw=True and layer={layer!r} name different counts; pass one of them")
-    return RAW
 
 
 def target(adata: Any, copy: bool) -> Any:
