@@ -122,9 +122,27 @@ def test_trend_of_dispersions(dispersed):
     away = np.log(found.fitted_dispersion / found.trend)
     assert np.mean(np.abs(away) < 2.0 * found.trend_spread) > 0.9
     assert np.median(found.trend) == pytest.approx(0.6, rel=0.3)
-    assert list(found.features)[-2:] == ["fitted_dispersion", "trend"]
+    assert list(found.features)[-3:] == ["fitted_dispersion", "trend", "shared"]
     assert wrong.trend is None
     assert "trend" not in wrong.features
+
+
+def test_dispersions_that_hide_structure_are_named_and_no_others():
+    """Eight features rise together in a fifth of the samples: two factors miss it, three do not."""
+    rng = np.random.default_rng(1)
+    loadings = np.column_stack([np.ones(300), rng.random(300) < 0.5, rng.random(300) < 0.2])
+    second = rng.uniform(0.0, 1.5, 80) * (rng.random(80) < 0.5)
+    factors = np.column_stack([rng.uniform(0.5, 2.0, 80), second, 1.5 * (np.arange(80) < 8)])
+    means = np.expm1(loadings @ factors.T)
+    counts = rng.poisson(means * rng.gamma(1 / 0.3, 0.3, means.shape))
+    missed, reached = (
+        diagnose(fit_log1p_nmf(counts, K, noise="nb", tol=1e-6, n_jobs=1), counts) for K in (2, 3)
+    )
+    assert sorted(missed.hidden()) == list(range(8))
+    assert np.median(missed.fitted_dispersion[:8]) > 0.5
+    assert "Dispersions that hide structure: 8 (" in missed.summary()
+    assert not reached.feature_shared.any()
+    assert "hide structure" not in reached.summary()
 
 
 def test_wrong_rows_columns_and_entries_are_found(drawn):

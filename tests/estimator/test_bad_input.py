@@ -78,7 +78,7 @@ PARAMETERS = [
     ("run", "error", "message"),
     [
         ({"callbacks": 5}, TypeError, "callbacks must be a sequence of callables, got 5; pass a list"),
-        ({"callbacks": ["stop"]}, TypeError, "callbacks must be callable, got 'stop'"),
+        ({"callbacks": ["stop"]}, TypeError, "callbacks must be a sequence of callables, got .*'stop'"),
         ({"checkpoint": 3}, TypeError, "checkpoint must be the path of a file, got 3"),
         ({"checkpoint": "nowhere/file"}, FileNotFoundError, r"checkpoint is .* no folder .*: make it"),
     ],

@@ -22,15 +22,12 @@ from log1pnmf.model.noise import NegativeBinomial, Noise, ShiftedLog
 from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros, ZeroSurvey
 
-from .base import Engine, HalfStep, PairSide, Sample
+from .base import SETTLING_STEPS, Engine, HalfStep, PairSide
 from .native import NativeEngine, RowSums, effective_threads, solve_rows
 
 # ---------- the work on one chunk in a pass, in this process or on a worker
 
 Array = NDArray[np.float64]
-
-SETTLING_STEPS = 5
-"""Newton steps of the loadings in a "settle" pass; the same for chunks of any size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,21 +79,18 @@ class ChunkModel:
         effects = None if problem.batches is None else problem.batches.effects
         return cls(problem.link, problem.noise, effects)
 
+    def piece(self, counts: Counts, sizes: Array, labels: Labels) -> _Piece:
+        """Return the problem of a chunk, whose zeros are exact."""
+        batches = None
+        if self.effects is not None:
+            assert labels is not None
+            batches = Batches(labels, self.effects)
+        return _Piece(counts, sizes, self.link, None, self.noise, batches)
+
 
 @dataclass(frozen=True, eq=False)
 class _Piece(Problem):
     """Some rows of a problem; the constants belong to the whole problem."""
-
-    @classmethod
-    def of(
-        cls, counts: Counts, sizes: Array, labels: Labels, model: ChunkModel, zeros: Zeros | None
-    ) -> _Piece:
-        """Return the problem of a chunk."""
-        batches = None
-        if model.effects is not None:
-            assert labels is not None
-            batches = Batches(labels, model.effects)
-        return cls(counts, sizes, model.link, zeros, model.noise, batches)
 
     @cached_property
     def constant(self) -> float:
@@ -142,7 +136,7 @@ class ChunkPass:
             assert labels is not None
             kind, batch = np.divmod(labels, 1 if effects is None else len(effects))
             bounds, labels = bounds.of_rows(kind), None if effects is None else batch
-        piece = _Piece.of(counts, sizes, labels, self.model, None)
+        piece = self.model.piece(counts, sizes, labels)
         engine = with_zeros(piece, self.zeros, start, self.factors, self.n_threads)
         side, decrease, rejected = engine.problem.loadings_side, 0.0, 0
         if self.task == "errors":
@@ -202,14 +196,15 @@ class SumPass:
 
     def __call__(self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: Any) -> None:
         """Add the rows of one chunk; loadings are on the eta scale."""
-        problem = _Piece.of(counts, sizes, labels, self.model, None)
+        problem = self.model.piece(counts, sizes, labels)
         if self.low is not None:
             NativeEngine(problem, self.n_threads).add_spectrum(start, self.factors, into=into)
         elif self.model.noise.zero_loss_is_mean:
             engine = with_zeros(problem, self.zeros, start, self.factors, self.n_threads)
             into[0] += engine.batch_sums(start, self.factors)
         else:
-            into += dispersed_sums(problem, start, self.factors)
+            assert self.model.effects is not None
+            into += dispersed_sums(problem, self.model.effects, start, self.factors)
 
 
 # ---------- the factors' Newton step from sums over all samples, without another pass over the data
@@ -389,9 +384,9 @@ class StreamingEngine(Engine):
         other = replace(self.problem, batches=replace(batches, effects=effects))
         return np.asarray(self._summed(other, loadings, factors))
 
-    def sample(self) -> Sample:
-        """Return the rows that the survey kept in memory."""
-        return Sample(self._kept(), self.settle, self.counts.sample_index)
+    def sample(self) -> tuple[Engine, NDArray[np.int64]]:
+        """Return the engine of the rows that the survey kept in memory, and which they are."""
+        return self._kept(), self.counts.sample_index
 
     def settle(self, row: Array, factors: Array, bounds: Bounds = NON_NEGATIVE) -> Rows:
         """Solve the loadings for given factors in one pass, from one row for all samples, or one for each."""

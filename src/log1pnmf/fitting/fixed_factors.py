@@ -236,14 +236,13 @@ def beside_known(
     counts: with the same for all, a set beside a baseline could fall to zero, and would stay there.
     """
     n, alpha = problem.counts.n_samples, problem.link.alpha
-    rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
-    profile = (problem.link.link(rates) / alpha)[:, None]
+    profile = problem.profile[:, None]
     part = BESIDE if free is not None else 1.0 / known.n_known
     given = np.where(np.isnan(known.loadings), 1.0, known.loadings)
     size = np.maximum(given.mean(axis=0), np.finfo(np.float64).tiny)
     level = part * profile.mean() * alpha / known.factors.mean(axis=0)
     spread = rng.uniform(0.8, 1.2, size=(n, known.mask.shape[1]))
-    loadings = [given, np.tile(level, (n, 1)), np.sqrt(part) * spread * _shares(problem, known.mask, rates)]
+    loadings = [given, np.tile(level, (n, 1)), np.sqrt(part) * spread * _shares(problem, known.mask)]
     factors = [
         part * profile / size,
         known.factors / alpha,
@@ -255,8 +254,9 @@ def beside_known(
     return within(constraint, Point(np.hstack(loadings), np.hstack(factors)))
 
 
-def _shares(problem: Problem, mask: NDArray[np.bool_], rates: Array) -> Array:
+def _shares(problem: Problem, mask: NDArray[np.bool_]) -> Array:
     """Divide the counts of each set in every sample by those of a mean sample of its size; samples x sets."""
+    rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
     expected = np.outer(problem.size_factors, rates @ mask)
     seen = np.asarray(problem.counts.on_host().by_row.to_scipy() @ mask.astype(np.float64))
     ratio = np.divide(seen, expected, out=np.ones_like(expected), where=expected > 0.0)
