@@ -56,16 +56,6 @@ def batch_findings(fit: Any, counts: Any = None, *, n_top: int = 5) -> BatchFind
         The counts that were fitted. Every entry is used.
     n_top : int
         Number of features to list for each batch.
-
-    Examples
-    --------
-    >>> from log1pnmf import fit_log1p_nmf
-    >>> counts = np.random.default_rng(0).poisson(50.0, (40, 12))
-    >>> counts[:20, 0] *= 3
-    >>> fit = fit_log1p_nmf(counts, 1, batch=np.repeat(["a", "b"], 20))
-    >>> found = batch_findings(fit, counts)
-    >>> found.features[0][0][0], bool(found.total > 0)
-    ('0', True)
     """
     found = as_fit(fit)
     batches = found.batches
@@ -110,14 +100,6 @@ def confounded_groups(fit: Any, groups: Any) -> list[str]:
     -------
     list of str
         One sentence for every group that is (nearly) all of its batches.
-
-    Examples
-    --------
-    >>> from log1pnmf import fit_log1p_nmf
-    >>> counts = np.random.default_rng(0).poisson(5.0, (40, 3))
-    >>> fit = fit_log1p_nmf(counts, 1, batch=np.repeat(["a", "b"], 20))
-    >>> confounded_groups(fit, np.repeat(["treated", "control"], 20))[0][:35]
-    "group 'treated' is all of batch 'a'"
     """
     batches = as_fit(fit).batches
     if batches is None:

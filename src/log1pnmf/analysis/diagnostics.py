@@ -19,13 +19,14 @@ import scipy
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from log1pnmf._common.checks import check_choice
+from log1pnmf._common.checks import check_choice, plural
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts, stirling
 from log1pnmf.counts.passes import parts_of, source_of
 from log1pnmf.fitting.anndata import as_fit, fit_and_counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import counts_of, new_batches, new_samples
+from log1pnmf.fitting.summary import NOISES
 from log1pnmf.model.dispersion import update_dispersions
 from log1pnmf.model.noise import NegativeBinomial, excess_constant
 from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
@@ -202,8 +203,8 @@ def _of_block(information: Array, scores: Array | None, gradient: Array, low: An
 Index = NDArray[np.intp]
 
 LEAST_MEAN = 1e-6  # where the model expects less, it expects nothing
+OVERDISPERSED = 1.5  # noise="nb" is mentioned from this multiple of Poisson's variance on
 OUTLYING = 5.0  # robust standard deviations above the median from which a sample is an outlier
-OWN = {"poisson": "Poisson's", "nb": "that of the negative binomial"}  # with which variances are compared
 ARRAYS_PER_BLOCK = 10  # in memory at a time, of the size of a block
 MOST_COMPARED = 200  # features whose residuals are compared: those that lose most by their dispersions
 BEYOND_NOISE = 1.2  # times the largest eigenvalue of correlations between independent residuals
@@ -316,30 +317,35 @@ class Diagnostics:
         return {**self.worst, "sample": sample, "feature": feature}
 
     def summary(self, n_top: int = 5) -> str:
-        """Summarise the diagnostics in words, naming at most `n_top` features and samples."""
-        dispersion = float(np.nanmedian(self.feature_dispersion))
-        worst = np.argsort(-np.nan_to_num(self.feature_dispersion), kind="stable")[:n_top]
-        named = ", ".join(f"{self.feature_names[j]} ({self.feature_dispersion[j]:.3g})" for j in worst)
-        outliers = self.outliers()
-        samples = ", ".join(str(self.sample_names[i]) for i in outliers[:n_top]) or "none"
-        lines = [
-            f"Variance of a feature: {dispersion:.2f} times {OWN[self.noise]} (median); most in {named}",
-            f"Overdispersion: variance = mean + {self.overdispersion:.3g} mean^2, over all entries",
-            f"Outlying samples: {len(outliers):,} of {len(self.sample_score):,}: {samples}",
-        ]
-        if self.fitted_dispersion is not None:
+        """Summarise the diagnostics in sentences, naming at most `n_top` features and samples."""
+        known, outliers = np.nan_to_num(self.feature_dispersion, nan=1.0), self.outliers()
+        typical, worst = float(np.median(known)), np.argsort(-known, kind="stable")[:n_top]
+        text = f"The variance of a typical feature is {typical:.2f} times that of {NOISES[self.noise]} counts"
+        if self.fitted_dispersion is None:
+            mild = "Standard errors of Poisson counts are about right."
+            wide = "The standard errors of effects allow for this; noise='nb' would model it."
+            text += f"; over all entries it is mean + {self.overdispersion:.3g} mean². "
+            text += mild if typical < OVERDISPERSED else wide
+        else:
             low, middle, high = np.quantile(self.fitted_dispersion, (0.05, 0.5, 0.95))
-            fitted = f"Fitted dispersions: {middle:.3g} in the median, 90% in {low:.3g} to {high:.3g}"
-            lines.insert(2, fitted)
+            text += f", with the dispersions of the fit: {middle:.3g} in the median, 90% in {low:.3g} to "
+            text += f"{high:.3g}."
+        named = ", ".join(f"{self.feature_names[j]} ({known[j]:.3g})" for j in worst)
+        samples = f"No sample is explained much worse than the others (robust z at most {OUTLYING:g})."
+        if len(outliers):
+            which = ", ".join(map(str, self.sample_names[outliers[:n_top]]))
+            samples = f"{plural(len(outliers), 'sample is', 'samples are')} explained much worse than the "
+            samples += f"others (robust z of the deviance above {OUTLYING:g}), most of all {which}."
+        lines = [text, f"It is largest in {named}.", samples]
         hidden = self.hidden()
         if len(hidden):
-            named = ", ".join(str(self.feature_names[j]) for j in hidden[:n_top])
+            which = ", ".join(map(str, self.feature_names[hidden[:n_top]]))
             lines.append(
-                f"Dispersions that hide structure: {len(hidden):,} ({named}); residuals of these features "
-                "rise and fall together, which more factors can explain"
+                f"The dispersions of {plural(len(hidden), 'feature', 'features')} hide structure: the residuals of "
+                f"these features ({which}) rise and fall together, which more factors can explain."
             )
         if self.n_unexpected:
-            lines.append(f"Counts where the model expects none: {self.n_unexpected:,}, not in the variances")
+            lines.append(f"Counts where the model expects none: {self.n_unexpected:,}, not in the variances.")
         return "\n".join(lines)
 
 

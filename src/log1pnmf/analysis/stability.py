@@ -69,13 +69,6 @@ def fit_seeds(
         Others of `log1pnmf.Log1pNMF`. `random_state` is the source of the seeds; the settings of each fit
         contain its own. The default of `init` is "random" here, because "auto" may use the same start for
         every seed.
-
-    Examples
-    --------
-    >>> from log1pnmf.datasets import pancreas
-    >>> fits = fit_seeds(pancreas().counts[:150, :400], 3, 3)
-    >>> stability(fits).factors.shape
-    (3,)
     """
     check_whole("n_seeds", n_seeds, least=1)
     check_absent(parameters, ("checkpoint",), "fits with several seeds")
@@ -222,18 +215,6 @@ def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: PairS
     on : {"loadings", "factors"}
         Whether to compare loadings or factors. Loadings compare across c; factors have another scale at
         another c.
-
-    Examples
-    --------
-    >>> from log1pnmf import fit_log1p_nmf
-    >>> from log1pnmf.datasets import pancreas
-    >>> counts = pancreas().counts[:150, :400]
-    >>> few, many = (fit_log1p_nmf(counts, K) for K in (2, 4))
-    >>> relation = relate([few, many])
-    >>> relation.names
-    ('c=1 K=2', 'c=1 K=4')
-    >>> bool(abs(sum(share for _, share in relation.splits("c=1 K=2", 1, "c=1 K=4", least=0.0)) - 1) < 1e-9)
-    True
     """
     check_choice("on", on, get_args(PairSide))
     tables: list[Array] = [getattr(as_fit(fit), on) for fit in fits]

@@ -51,7 +51,8 @@ Indices = NDArray[np.intp]
 INDEPENDENT = 1e-8  # share of a column that the other columns must leave, or it cannot be told from them
 LEAST_FACTORS = 5  # from so many factors on, their variances are drawn together
 POOLED = 10.0  # degrees of freedom with which the variance of all samples counts beside that of a unit's own
-LEAST_BETWEEN = 0.1  # least variance between units, as a share of that of their samples
+LEAST_BETWEEN = 0.2  # least variance between units, as a share of that of their samples
+LEAST_COMMON = 2.0  # the same for all factors together, by which units are weighted
 LEAST_EXPECTED = 0.5  # share of the variance due to samples that the one of a difference has at least
 WIDTH, AGREES = 2.0, 1.5  # standard errors: of the kernel that finds the mode, and up to which factors agree
 
@@ -226,7 +227,7 @@ class LinearModel:
         residuals = self.units.means - self.matrix @ (self.inverse @ self.units.means)
         between = float(((residuals**2).sum(axis=0) / (self.freedom * expected)).mean()) - 1.0
         scatter = self.units.scatter / (self.spare @ self.units.scatter / self.freedom)
-        weights = 1.0 / (max(between, LEAST_BETWEEN) + scatter)
+        weights = 1.0 / (max(between, LEAST_COMMON) + scatter)
         weights /= weights.mean()
         matrix = np.sqrt(weights)[:, None] * self.matrix
         lengths = np.maximum(np.linalg.norm(matrix, axis=0), 1e-300)

@@ -36,7 +36,7 @@ from log1pnmf.tl.tools import programs
 from .console import Screen, noted
 from .exchange import read_r_list, write_r_list
 from .fit import N_TOP, counts_again, report_fits, tell_fit
-from .options import OpenOptions, TableOptions, WordOptions, check_table, describe, unfolded
+from .options import OpenOptions, TableOptions, check_table, describe, unfolded
 from .run_folder import REPORT, RunFolder, fit_in, is_run, write_factor_tables, write_rows
 
 # ---------- findings about a fit: a table, printed and perhaps written
@@ -256,7 +256,7 @@ def info(
     path: Annotated[
         Path, common.argument(metavar="PATH", help="Counts, the folder of a run, or a model (.npz).")
     ],
-    opening: WordOptions,
+    opening: OpenOptions,
     json: common.Json = False,
 ) -> int:
     """Describe a file of counts, a run or a model."""
@@ -499,7 +499,7 @@ def convert(
             "with gene programmes for evaluation.",
         ),
     ],
-    opening: WordOptions,
+    opening: OpenOptions,
     allow_fractions: common.AllowFractions = False,
     c: common.WhichModel = None,
     counts: Annotated[Path | None, common.data("FILE", "Counts to write with a fit for R.")] = None,

@@ -4,10 +4,10 @@ Which optimum is found depends on the start. No start has an entry from which th
 and columns without counts are zero, and no two columns are alike.
 
 "auto" makes a few iterations from several starts at sparse cost, the non-negative SVD and random ones. Where
-two reach the same objective, there is no more to find. Otherwise moves follow from the better one: a move
-puts random factors in the place of some, and iterates, so that what two factors shared can be told by one,
-and what one had mixed by two; the better of both is kept (`studies.starts`). Below c = 1 starts differ
-little and iterations are dear: it is the SVD.
+two reach the same objective, there is no more to find. Otherwise moves follow from the best one, each with a
+few iterations, and the better of both is kept: two factors become one and a third one two (`regroup`), and
+where iterations are cheap, random factors take the place of some (`studies.starts`). Below c = 1 starts
+differ little and iterations are dear: it is the SVD.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from log1pnmf.model.zeros import quadratic
 
 from .fit import Fit, arranged, scale_of, scaled
 from .fixed_factors import beside_known, constraint_of, settled, within
+from .regroup import ranked_moves, regrouped
 from .runs import AdaptiveUpdate, Runs
 from .settings import GIVEN, INITS, Settings
 from .solver import Extrapolation, Point, Stopping, alternate, engine_at, finds_effects
@@ -92,17 +93,8 @@ def rank_one(engine: Engine, rng: Random, *, tol: float = 1e-6, max_iter: int = 
 
 
 def _nndsvd(problem: Problem, n_components: int, rng: Random) -> tuple[Array, Array]:
-    """Boutsidis and Gallopoulos (2008): of each singular pair, the stronger of its two signs.
-
-    Counts are taken to the eta scale, entry by entry; zeros stay zeros.
-    """
-    matrix, exposure, batches = problem.counts.to_scipy(), problem.loadings_side.row_exposure, problem.batches
-    i = np.repeat(np.arange(len(exposure)), np.diff(matrix.indptr))
-    values = matrix.data / exposure[i]
-    if batches is not None:
-        values = values / batches.effects[batches.labels[i], matrix.indices]
-    values = values if problem.link.is_identity else np.log1p(values)
-    matrix = sparse.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
+    """Boutsidis and Gallopoulos (2008): of each singular pair, the stronger of its two signs."""
+    matrix = _linked(problem)
     rank = min(n_components, *matrix.shape)
     from sklearn.utils.extmath import randomized_svd  # only this start needs it
 
@@ -118,6 +110,17 @@ def _nndsvd(problem: Problem, n_components: int, rng: Random) -> tuple[Array, Ar
             root = math.sqrt(strength[k] * size)
             loadings[:, k], factors[:, k] = root * u / np.linalg.norm(u), root * v / np.linalg.norm(v)
     return _fill(loadings, rng), _fill(factors, rng)
+
+
+def _linked(problem: Problem) -> sparse.csr_array:
+    """Take counts to the eta scale, entry by entry; zeros stay zeros."""
+    matrix, exposure, batches = problem.counts.to_scipy(), problem.loadings_side.row_exposure, problem.batches
+    i = np.repeat(np.arange(len(exposure)), np.diff(matrix.indptr))
+    values = matrix.data / exposure[i]
+    if batches is not None:
+        values = values / batches.effects[batches.labels[i], matrix.indices]
+    values = values if problem.link.is_identity else np.log1p(values)
+    return sparse.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 def _fill(values: Array, rng: Random) -> Array:
@@ -432,16 +435,16 @@ FEWEST = 1e-3
 """Share of these samples in which a feature has counts at least, if it is to take part."""
 SMALL = 1_000_000
 """Non-zeros up to which iterations are cheap."""
-N_RANDOM = (1, 3)
-"""Random starts that are raced beside the SVD; more where iterations are cheap."""
-ALONE, AGAIN = (20, 30), (16, 25)
-"""Iterations from each start, and from each move; likewise."""
+ALONE = (20, 30)
+"""Iterations from each start; more where iterations are cheap."""
+MOST_REGROUPED, MOST_VAIN, REGROUPED = (6, 8), 3, 12
+"""Moves that merge and split factors, moves in a row without a gain that end them, and iterations of each."""
+MOST_EXCHANGED, MOST_FAILED, AGAIN = 18, 6, 25
+"""Moves that exchange factors where iterations are cheap, likewise."""
 EXCHANGED = (2, 4)
 """Factors that moves exchange, in turn; at most half of all."""
-MOST_MOVES, MOST_FAILED = (6, 24), (3, 8)
-"""Moves from the best start, and moves in a row without a gain after which there are no more; likewise."""
-WORTHWHILE = 1e-4
-"""Gain of a move, relative to the objective, from which on it encourages further ones."""
+GAINED, WORTHWHILE = 2e-5, 1e-4
+"""Gain of a move of either kind, relative to the objective, from which on it encourages further ones."""
 AGREED = 3e-5
 """How near two objectives are, relative to them, if both starts lead to the same optimum."""
 DRIFT = 3e-4
@@ -479,7 +482,7 @@ def race(
         part = Counts.from_any(part.to_scipy()[:, features])
         raced = replace(exact, counts=part, size_factors=problem.size_factors[rows], batches=batches)
     small = whole and part.nnz <= SMALL
-    names = (first, *["random"] * N_RANDOM[small])
+    names = (first, "random")
     label = "searching for a start"
     display = nullcontext() if after is None else Progress(label, "iteration", after=after)
     with display as bar:
@@ -517,21 +520,55 @@ class _Racer:
         self.effects = finds_effects(exact)
 
     def moved(self, pair: Point, objective: float, rng: Random, *, small: bool) -> Point:
-        """Exchange some factors, again and again, and return the best point that was reached."""
-        best, least, n_failed, most = pair, objective, 0, MOST_MOVES[small]
-        for number, n_new in enumerate(islice(cycle(EXCHANGED), most), 1):
-            if self.bar is not None:
-                self.bar.describe(f"improving the start ({number} of at most {most})")
+        """Regroup factors, where iterations are cheap exchange some, and return the best point reached."""
+        best, least = self._regrouped(pair, objective, rng, MOST_REGROUPED[small])
+        if not small and best.loadings.shape[1] > 2:
+            return best
+        pair, n_failed = best, 0
+        for number, n_new in enumerate(islice(cycle(EXCHANGED), MOST_EXCHANGED), 1):
+            self._describe(number, MOST_EXCHANGED)
             new = exchanged(pair.loadings, pair.factors, n_new, rng)
-            other, reached = self.advance(lifted(self.exact.problem, *new), AGAIN[small])
+            other, reached = self.advance(lifted(self.exact.problem, *new), AGAIN)
             n_failed = 0 if least - reached > WORTHWHILE * abs(least) else n_failed + 1
             if reached < least + DRIFT * abs(least):
                 pair = other
             if reached < least:
                 best, least = other, reached
-            if n_failed == MOST_FAILED[small]:
+            if n_failed == MOST_FAILED:
                 break
         return best
+
+    def _regrouped(self, best: Point, least: float, rng: Random, most: int) -> tuple[Point, float]:
+        """Merge two factors and split a third one, again and again, as long as that gains."""
+        problem = self.exact.problem
+        exposure = problem.loadings_side.row_exposure[:, None]
+        matrix = _linked(problem)
+        matrix.data *= np.repeat(exposure, np.diff(matrix.indptr))
+        n_failed, moves = 0, []
+        tried: set[Any] = set()  # pairs of factors and factors
+        for number in range(1, most + 1):
+            self._describe(number, most)
+            at = exposure * best.loadings, best.factors
+            if not tried:
+                with threadpool_limits(1, user_api="blas"):  # the same bits for any number of threads
+                    moves = ranked_moves(matrix, *at, rng)
+            move = next((one for one in moves if not tried & {one.merged, one.split}), None)
+            if move is None:
+                break
+            tried |= {move.merged, move.split}
+            loadings, factors = regrouped(matrix, *at, move)
+            other, reached = self.advance(lifted(problem, loadings / exposure, factors), REGROUPED)
+            n_failed = 0 if least - reached > GAINED * abs(least) else n_failed + 1
+            if reached < least:
+                best, least = other, reached
+                tried.clear()
+            if n_failed == MOST_VAIN:
+                break
+        return best, least
+
+    def _describe(self, number: int, most: int) -> None:
+        if self.bar is not None:
+            self.bar.describe(f"improving the start ({number} of at most {most})")
 
     def advance(self, start: tuple[Array, Array], n_iterations: int) -> tuple[Point, float]:
         """Return where some iterations lead, and the objective there, with the errors of zeros put right.
