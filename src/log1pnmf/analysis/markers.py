@@ -443,15 +443,14 @@ def markers(
             seen = fit.problem(source)
         problem = fit.problem(counts)
         loadings, alpha = np.ascontiguousarray(fit.loadings), fit.link.alpha
-        found, reliability = infer_from_fit(
-            fit, problem, loadings, source=seen, centred=centred, shown=show, **how
-        )
+        how |= {"source": seen, "centred": centred, "shown": show}
+        found, reliability = infer_from_fit(fit, problem, loadings, **how)
         with np.errstate(divide="ignore", invalid="ignore"):  # as far from zero as the test says
             spread = np.where(found.z > 0.0, found.effect / found.z, found.error)
         shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(fit.n_components)]
     reliability = reliability * np.where(np.isnan(determined), 1.0, determined)
     _warn_of_errors(reliability, found.comparable, names)
-    p = scipy.stats.t.sf(found.z, max(len(loadings) - fit.n_components, 1))
+    p = scipy.stats.t.sf(found.z, found.freedom)
     adjusted = np.where(np.isnan(p), np.nan, 1.0)  # features without any count have 1 and do not count
     tested = np.diff(problem.counts.by_column.indptr) > 0
     for k in np.flatnonzero(~np.isnan(p).all(axis=0) & tested.any()):
@@ -504,7 +503,7 @@ def _fit_again(
 
 def _determined(fit: Fit, counts: Counts, n_jobs: int | None) -> Array:
     """Return the squared correlation of loadings with those from factors fitted to other samples."""
-    n, k = fit.loadings.shape
+    n, k = len(fit.loadings), fit.n_components
     if not fit.whole or fit.factor_kinds is not None or k == 1 or n < 2 * LEAST_PER_FACTOR * k:
         return np.full(k, np.nan)
     table, sizes = counts.to_scipy(), fit.size_factors
