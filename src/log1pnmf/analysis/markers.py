@@ -136,8 +136,9 @@ class Markers:
 
     def __repr__(self) -> str:
         m, n_components = self.effect.shape
-        known = "" if self.split else "; loadings and tests from the same counts"
-        known += "; factors taken as known" if np.isnan(self.determined).all() else ""
+        known = "; factors taken as known"
+        known += ", not checked on halves of the samples" if np.isnan(self.determined).all() else ""
+        known += "" if self.split else "; loadings and tests from the same counts"
         return (
             f"<Markers of {plural(n_components, 'factor')} among {plural(m, 'feature')}, {c_label(self.c)}, "
             f"{self.errors} errors{known}; table() lists them>"
@@ -406,8 +407,8 @@ def markers(
     not come back in the other half, or are mostly error (see `Markers.reliability`).
 
     With totals or fitted size factors, a factor that raises many features makes all others seem to fall. So
-    tests are relative to features that do not move (see `Markers.unmoved`); size factors of the user's are
-    taken as right.
+    size factors are found again from features that do not move (see `Markers.unmoved`), and tests are of the
+    fit that a few iterations lead to with these; size factors of the user's are taken as right.
 
     Examples
     --------

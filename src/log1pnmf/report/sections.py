@@ -124,6 +124,7 @@ def describe_factors(
                 "table": table,
                 "n_markers": None if tested is None else int(tested.n_rising[k]),
                 "reliability": 1.0 if tested is None else float(tested.reliability[k]),
+                "relative": tested is not None and bool(tested.unmoved[k]),
                 "evidence": [] if found is None else _evidence_cells(found, k),
             }
         )
@@ -135,6 +136,7 @@ def describe_factors(
         "means": [] if means is None else means.tolist(),
         "correlations": correlation_matrix(fit.factors).tolist(),
         "n_tested": None if tests is None else tests.n_samples,
+        "split": tests is not None and tests.split,
         "judgement": "" if found is None else found.judgement(),
     }
 
@@ -327,13 +329,14 @@ def _dispersions(found: Diagnostics, label: str) -> Chart | None:
 def _variance(found: Diagnostics) -> str:
     known = found.feature_dispersion[np.isfinite(found.feature_dispersion)]
     typical = float(np.median(known)) if len(known) else 1.0
-    text = f"The variance of a typical feature is {typical:.2f} times that of {NOISES[found.noise]} counts"
+    times = f"{typical:.2f} times that of {NOISES[found.noise]} counts"
+    text = f"Around the fitted means, the variance of a typical feature is {times}"
     if found.fitted_dispersion is not None:
         middle = significant(float(np.median(found.fitted_dispersion)))
         return f"{text}, with the dispersions of the fit ({middle} in the median)."
     text += f"; over all entries it is mean + {significant(found.overdispersion)} mean²."
     if typical < OVERDISPERSED:
-        return f"{text} Standard errors of Poisson counts are about right."
+        return f"{text} Given the factors, standard errors of Poisson counts are about right."
     return f"{text} The standard errors of effects allow for this; noise='nb' would model it."
 
 
@@ -372,7 +375,10 @@ def _batches(inputs: ReportInput, label: str, fit: Fit, counts: Counts | None) -
         f"what the {len(found.names)} batches have in common."
     ]
     if counts is not None:
-        sentences.append(f"Without the effects the deviance of this fit would be {found.total:.1%} larger.")
+        sentences.append(
+            "With the same loadings and factors, but without the effects, the deviance of this fit would be "
+            f"{found.total:.1%} larger."
+        )
     coinciding = [] if inputs.groups is None else confounded_groups(fit, inputs.groups.labels)
     return {
         "label": label,
