@@ -343,7 +343,7 @@ class Diagnostics:
             which = ", ".join(map(str, self.feature_names[hidden[:n_top]]))
             lines.append(
                 f"The dispersions of {plural(len(hidden), 'feature', 'features')} hide structure: the residuals "
-                f"of these features ({which}) rise and fall together; more factors can explain that."
+                f"of these features ({which}) rise and fall together, which more factors explain."
             )
         if self.n_unexpected:
             lines.append(f"Counts where the model expects none: {self.n_unexpected:,}, not in the variances.")
