@@ -24,7 +24,6 @@ from log1pnmf.analysis.marker_tests import (
 )
 from log1pnmf.analysis.markers import LEAST_RELIABLE, markers
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.features import select_features
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.ranking import stand_ins
 from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
@@ -89,8 +88,7 @@ def test_chance_zeros_outside_the_factor_do_not_make_a_marker():
     assert inference.error[0, 1] < 0.011
 
 
-@pytest.mark.parametrize("c", [1.0, np.inf])
-@pytest.mark.parametrize("correlation", [0.0, 0.7])
+@pytest.mark.parametrize(("c", "correlation"), [(1.0, 0.7), (np.inf, 0.0)])
 def test_features_that_do_not_rise_are_not_called(c, correlation):
     """Constant features, and those of another factor."""
     found = calibrate(Case("", c, correlation=correlation, fall=0.3, overdispersion=0.5), 3)
@@ -247,7 +245,7 @@ def test_shrinkage_without_any_effect():
     assert (found.false_sign_rate < 0.05).mean() < 0.001
 
 
-@pytest.mark.parametrize("x", [-1e12, -1e5, -40.0, -1.0, 0.0, 2.0, 50.0, 1e9])
+@pytest.mark.parametrize("x", [-1e12, -40.0, 0.0, 2.0, 1e9])
 def test_posterior_means_at_any_distance_from_zero(x):
     """Against the integral, in many digits; also where density and distribution function both underflow."""
     with mpmath.workdps(60):
@@ -284,8 +282,7 @@ def estimated(case, seed=0):
     return replace(fit, loadings=found), problem, loadings, kind
 
 
-@pytest.mark.parametrize("errors", ["model", "sandwich"])
-@pytest.mark.parametrize("c", [1.0, np.inf])
+@pytest.mark.parametrize(("c", "errors"), [(1.0, "sandwich"), (np.inf, "model")])
 def test_loadings_without_bounds_have_the_errors_stated(c, errors):
     """Right on average, though two fifths of the true loadings are zero, and as uncertain as they say."""
     fit, problem, truth, _ = estimated(Case("", c, overdispersion=0.5))
@@ -299,27 +296,6 @@ def test_loadings_without_bounds_have_the_errors_stated(c, errors):
     seen = found.values.T @ (problem.size_factors[:, None] * found.values)
     without = seen - found.excess(problem.size_factors)
     assert np.abs(without - true).max() < 0.1 * true.max()
-
-
-@pytest.mark.parametrize("c", [1.0, np.inf])
-def test_loadings_without_a_feature_are_those_of_the_others(c):
-    """One step takes the counts of a feature out of the loadings, as if they had never been there."""
-    fit, problem, _, _ = estimated(Case("", c, n_samples=100, n_features=60, overdispersion=0.3))
-    found = estimate_loadings(fit, problem, fit.loadings, errors="model", own=True)
-    j = 45
-    y, t = problem.counts.by_column.to_dense(slice(j, j + 1)).T, found.factors[j]
-    exposure = fit.link.exposure_scale * problem.size_factors[:, None]
-    moved = found.own_part(y, exposure, fit.link, fit.noise.of_features([j]), slice(j, j + 1))
-    step = moved * np.einsum("ikl,l->ik", found.inverse, t)
-    kept = np.delete(np.arange(60), j)
-    part = replace(fit, factors=fit.factors[kept], dispersion=fit.dispersion[kept], feature_names=None)
-    counts = select_features(problem.counts, kept)
-    loadings = project(part, counts, problem.size_factors, prior=0, n_jobs=1).loadings
-    without = Problem(counts, problem.size_factors, fit.link, noise=part.noise)
-    others = estimate_loadings(part, without, loadings, errors="model", own=True)
-    difference = others.values - found.values
-    assert np.corrcoef(step.ravel(), difference.ravel())[0, 1] > 0.98
-    assert np.abs(step - difference).mean() < 0.2 * np.abs(difference).mean()
 
 
 def test_effects_are_not_too_small_because_of_errors_in_the_loadings():
