@@ -343,7 +343,7 @@ class Diagnostics:
             which = ", ".join(map(str, self.feature_names[hidden[:n_top]]))
             affected = plural(len(hidden), "feature", "features")
             lines.append(
-                f"The dispersions of {affected} hide structure: the residuals of these features ({which}) rise "
+                f"The dispersions of {affected} hide structure: residuals of these features ({which}) rise "
                 "and fall together, which more factors explain."
             )
         if self.n_unexpected:
