@@ -127,7 +127,7 @@ def test_features_that_lead_a_factor_are_its_markers(page, models, counts, about
         for k, (name, change, rest) in enumerate(listed):
             j = about["feature_names"].index(name)
             assert j == found.top_index(k, 1)[0] == ranking_of(model.fit_).top(k, 1)[0]
-            assert change == found.log2_fold_change[j, k]
+            assert change == pytest.approx(found.log2_fold_change[j, k], rel=1e-12)
             assert f'data-value="{model.components_[k, j]}"' in rest
             if np.isnan(found.p[j, k]):
                 continue

@@ -106,6 +106,9 @@ def describe_factors(
     means = None if groups is None else group_means(fit.loadings, groups)
     share, even = factor_shares(fit.loadings, fit.factors), evenness(fit.loadings)
     sparsity, ranking = hoyer(fit.factors), ranking_of(fit)
+    if tests is not None:  # fold changes are relative to features that do not move, as those of the tests
+        fold = ranking_of(fit, np.exp2(tests.unmoved)).log2_fold_change
+        ranking = replace(ranking, log2_fold_change=fold)
     factors = []
     for k, name in enumerate(fit.factor_names):
         served = [] if groups is None or means is None else served_groups(means[:, k], groups.names)
