@@ -425,11 +425,11 @@ FEWEST = 1e-3
 """Share of these samples in which a feature has counts at least, if it is to take part."""
 SMALL = 1_000_000
 """Non-zeros up to which iterations are cheap."""
-ALONE = (20, 30)
-"""Iterations from each start; more where iterations are cheap."""
+N_RANDOM, ALONE = (1, 3), (20, 30)
+"""Random starts beside the SVD, and iterations from each start; more where iterations are cheap."""
 MOST_REGROUPED, MOST_VAIN, REGROUPED = (6, 8), 3, 12
 """Moves that merge and split factors, moves in a row without a gain that end them, and iterations of each."""
-MOST_EXCHANGED, MOST_FAILED, AGAIN = 18, 6, 25
+MOST_EXCHANGED, MOST_FAILED, AGAIN = 24, 8, 25
 """Moves that exchange factors where iterations are cheap, likewise."""
 EXCHANGED = (2, 4)
 """Factors that moves exchange, in turn; at most half of all."""
@@ -472,7 +472,7 @@ def race(
         part = Counts.from_any(part.to_scipy()[:, features])
         raced = replace(exact, counts=part, size_factors=problem.size_factors[rows], batches=batches)
     small = whole and part.nnz <= SMALL
-    names = (first, "random")
+    names = (first, *["random"] * N_RANDOM[small])
     label = "searching for a start"
     display = nullcontext() if after is None else Progress(label, "iteration", after=after)
     with display as bar:
