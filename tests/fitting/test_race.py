@@ -45,7 +45,8 @@ def raced(engine, k=4, seed=0, **options):
 
 def moved(racer, start, seed):
     pair, objective = start
-    return racer.moved(pair, objective, as_random(seed), small=True)
+    rng = as_random(seed)
+    return racer.moved(*racer.regrouped(pair, objective, rng, race_module.MOST_REGROUPED[1]), rng)
 
 
 def test_moves_leave_a_poor_optimum_in_which_iterations_stay():

@@ -489,7 +489,9 @@ def race(
             agree = bool(others) and ends[others[0]][1] - least <= AGREED * abs(least)
         pair = ends[best][0]
         if not agree:
-            pair = racer.moved(*ends[best], rng, small=small)
+            pair, least = racer.regrouped(pair, least, rng, MOST_REGROUPED[small])
+            if small or K == 2:  # two factors cannot be regrouped
+                pair = racer.moved(pair, least, rng)
     if not whole:
         everyone = make(replace(exact, zeros=quadratic(problem.link)))
         factors = np.zeros((problem.counts.n_features, K))
@@ -509,12 +511,9 @@ class _Racer:
         self.engine = exact if self.update is None else make(self.update.begin(exact))
         self.effects = finds_effects(exact)
 
-    def moved(self, pair: Point, objective: float, rng: Random, *, small: bool) -> Point:
-        """Regroup factors, where iterations are cheap exchange some, and return the best point reached."""
-        best, least = self._regrouped(pair, objective, rng, MOST_REGROUPED[small])
-        if not small and best.loadings.shape[1] > 2:
-            return best
-        pair, n_failed = best, 0
+    def moved(self, pair: Point, least: float, rng: Random) -> Point:
+        """Exchange some factors, again and again, and return the best point that was reached."""
+        best, n_failed = pair, 0
         for number, n_new in enumerate(islice(cycle(EXCHANGED), MOST_EXCHANGED), 1):
             self._describe(number, MOST_EXCHANGED)
             new = exchanged(pair.loadings, pair.factors, n_new, rng)
@@ -528,7 +527,7 @@ class _Racer:
                 break
         return best
 
-    def _regrouped(self, best: Point, least: float, rng: Random, most: int) -> tuple[Point, float]:
+    def regrouped(self, best: Point, least: float, rng: Random, most: int) -> tuple[Point, float]:
         """Merge two factors and split a third one, again and again, as long as that gains."""
         problem = self.exact.problem
         exposure = problem.exposure[:, None]
