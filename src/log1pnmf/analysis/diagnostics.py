@@ -341,8 +341,8 @@ class Diagnostics:
         if len(hidden):
             which = ", ".join(map(str, self.feature_names[hidden[:n_top]]))
             lines.append(
-                f"Dispersions that hide structure: {len(hidden):,} ({which}); residuals of these features rise "
-                "and fall together, which more factors can explain."
+                f"Dispersions that hide structure: {len(hidden):,} ({which}); residuals of these features "
+                "rise and fall together, which more factors can explain."
             )
         if self.n_unexpected:
             lines.append(f"Counts where the model expects none: {self.n_unexpected:,}, not in the variances.")
