@@ -140,7 +140,7 @@ def test_dispersions_that_hide_structure_are_named_and_no_others():
     )
     assert sorted(missed.hidden()) == list(range(8))
     assert np.median(missed.fitted_dispersion[:8]) > 0.5
-    assert "Dispersions that hide structure: 8 (" in missed.summary()
+    assert "The dispersions of 8 features hide structure: " in missed.summary()
     assert not reached.feature_shared.any()
     assert "hide structure" not in reached.summary()
 
