@@ -37,7 +37,7 @@ def test_a_penalty_that_costs_nothing_finds_sparse_factors_better(simulated, cho
 
 
 def test_the_fit_is_an_optimum_of_the_penalty_which_was_chosen_and_repeats(simulated, chosen):
-    """It starts on the path, because another start may lead to where the chosen penalty predicts worse."""
+    """It starts from a fit without a penalty: another start may lead to where it predicts worse."""
     assert (chosen.converged, chosen.asked.init, chosen.settings.init) == (True, "auto", "given")
     by_number = fit_log1p_nmf(simulated[0], 4, l1=chosen.settings.l1, init=chosen, size_factors="none")
     assert by_number.objective == pytest.approx(chosen.objective, rel=1e-7)

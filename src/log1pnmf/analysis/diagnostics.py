@@ -341,9 +341,10 @@ class Diagnostics:
         hidden = self.hidden()
         if len(hidden):
             which = ", ".join(map(str, self.feature_names[hidden[:n_top]]))
+            affected = plural(len(hidden), "feature")
             lines.append(
-                f"The dispersions of {plural(len(hidden), 'feature')} hide structure: the residuals of these "
-                f"features ({which}) rise and fall together, which more factors can explain."
+                f"The dispersions of {affected} hide structure: the residuals of these features ({which}) "
+                "rise and fall together, which more factors can explain."
             )
         if self.n_unexpected:
             lines.append(f"Counts where the model expects none: {self.n_unexpected:,}, not in the variances.")

@@ -18,6 +18,7 @@ import numpy as np
 from log1pnmf._common.archive import StrPath
 from log1pnmf._common.arrays import Numbers
 from log1pnmf._common.checks import (
+    Random,
     Seed,
     as_random,
     check_choice,
@@ -199,6 +200,10 @@ ENOUGH: dict[str, Any] = {"init": "nndsvd", "max_iter": 50, "tol": 1e-6, "n_init
 """Of the fits to the counts that are not held out."""
 
 
+CONVERGED: dict[str, Any] = {"max_iter": 300, "tol": 1e-8}
+"""Of the fits that choose a penalty: otherwise one would gain by further iterations."""
+
+
 def choose_noise(asked: Settings, counts: Counts, **given: Any) -> tuple[str, str]:
     """Return the noise that predicts held-out counts better around the same means, and why.
 
@@ -221,30 +226,28 @@ def choose_noise(asked: Settings, counts: Counts, **given: Any) -> tuple[str, st
     )
 
 
-def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, Fit, str]:
-    """Return the largest penalty that predicts held-out counts as well as the best, a fit with it, and why.
+def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[Settings, Fit | None, str]:
+    """Return settings with a penalty, a fit to start from (None: as asked), and why.
 
     Fits follow each other along a path of growing penalties. A penalty is measured by what the mean positive
     entry of a factor costs, in units of log-likelihood: so the path is the same for every c and noise. The
-    largest one within a standard error of the best is taken, which differences between samples give. Fits
-    without a penalty may end in a poor optimum, so that two splits of the counts have to allow it.
+    largest one is taken that predicts held-out counts as well as the best, within a standard error, which
+    differences between samples give. Fits without a penalty may end in a poor optimum, so that two splits of
+    the counts have to allow it. From another start than a fit without, a penalty may predict worse.
     """
-    init = Settings.init if asked.init == GIVEN else asked.init
-    # not converged, penalties would gain by further iterations
-    converged = {"init": init, "max_iter": 300, "tol": 1e-8, "n_init": asked.n_init}
     tried, taken = [0.0], len(L1_PATH)
     for split in range(2):
         train, test, share, how = _held_out(counts, MOST_PENALISED, "l1", split, **given)
-        fits = [_quick_fit(train, asked, how, **converged)]
-        others = fits[0].factors[:, 1:]
+        fit = _unpenalised(asked, train, **how)
+        others = fit.factors[:, 1:]
         if split == 0 and others.any():
             unit = 1.0 / float(others[others > 0.0].mean())
             tried += [float(f"{cost * unit:.2g}") for cost in L1_PATH]
-        scores = [score_parts(fits[0].rates, train, test, test_fraction=TEST_FRACTION)]
+        scores = [score_parts(fit.rates, train, test, test_fraction=TEST_FRACTION)]
         for penalty in tried[1 : taken + 1]:
-            how["init"] = fits[-1]
-            fits.append(_quick_fit(train, replace(asked, l1=penalty * share), how, **converged))
-            scores.append(score_parts(fits[-1].rates, train, test, test_fraction=TEST_FRACTION))
+            part = {**how, "init": fit, "random_state": 0}
+            fit = _quick_fit(train, replace(asked, l1=penalty * share), part, **CONVERGED)
+            scores.append(score_parts(fit.rates, train, test, test_fraction=TEST_FRACTION))
             gain, deviation = _gain(scores[-1], max(scores, key=np.sum))
             if gain < -2.0 * deviation:
                 break
@@ -254,13 +257,22 @@ def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, Fit
         if taken == 0:
             break
     gain, deviation = _gain(scores[taken], scores[0])
-    full = replace(fits[taken], size_factors=fits[taken].size_factors / (1.0 - TEST_FRACTION))
     why = (
         f"l1='auto' took {tried[taken]:g}, of {', '.join(f'{one:g}' for one in tried)}: it changes the "
         f"log-likelihood of held-out counts of {len(best):,} samples by {gain:+,.0f} (standard error "
         f"{deviation:,.0f})"
     )
-    return tried[taken], full, why
+    settings = replace(asked, l1=tried[taken])
+    if taken == 0 or asked.init == GIVEN:
+        return settings, None, why
+    return replace(settings, init=GIVEN, n_init=1), _unpenalised(asked, counts, **given), why
+
+
+def _unpenalised(asked: Settings, counts: Counts, *, random_state: Random, **given: Any) -> Fit:
+    """Return a fit without a penalty, with the random numbers with which the fit itself would begin."""
+    init = Settings.init if asked.init == GIVEN else asked.init
+    given["random_state"] = deepcopy(random_state)
+    return _quick_fit(counts, asked, given, **CONVERGED, init=init, n_init=asked.n_init)
 
 
 def _held_out(
@@ -434,10 +446,9 @@ def fit_counts(
     if l1 is not None:
         if known is not None:
             raise ValueError("l1='auto' chooses for factors of which nothing is known; pass a number")
-        penalty, near, why = choose_l1(chosen, data, dispersion=dispersion, random_state=deepcopy(rng), **how)
-        asked, chosen, choices = replace(asked, l1=penalty), replace(chosen, l1=penalty), [*choices, why]
-        if init is None and penalty > 0.0:  # another start may lead to where this penalty predicts worse
-            init, before, chosen = near, near, replace(chosen, init=GIVEN, n_init=1)
+        chosen, near, why = choose_l1(chosen, data, dispersion=dispersion, random_state=rng, **how)
+        asked, choices = replace(asked, l1=chosen.l1), [*choices, why]
+        init, before = (init, before) if near is None else (near, near)
     name = resolve_engine(asked.engine, data, asked.n_components, asked.row_solver)
     settings = chosen.resolved(name, data)
     check_memory(name, data, asked.n_components, effective_threads(n_jobs))
