@@ -341,8 +341,8 @@ class Diagnostics:
         if len(hidden):
             which = ", ".join(map(str, self.feature_names[hidden[:n_top]]))
             lines.append(
-                f"The dispersions of {plural(len(hidden), 'feature', 'features')} hide structure: the "
-                f"residuals of these features ({which}) rise and fall together, which more factors can explain."
+                f"The dispersions of {plural(len(hidden), 'feature', 'features')} hide structure: the residuals "
+                f"of these features ({which}) rise and fall together, which more factors can explain."
             )
         if self.n_unexpected:
             lines.append(f"Counts where the model expects none: {self.n_unexpected:,}, not in the variances.")

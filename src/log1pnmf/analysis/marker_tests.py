@@ -59,7 +59,6 @@ shrinkage, 2017).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
@@ -69,6 +68,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from log1pnmf._common.checks import OnStep
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.fit import Fit, or_one
@@ -288,7 +288,7 @@ def infer_from_fit(
     source: Problem | None = None,
     centred: bool = False,
     n_jobs: int | None = None,
-    shown: Callable[[int, int], None] | None = None,
+    shown: OnStep | None = None,
 ) -> tuple[Inference, Array]:
     """Test all features on loadings that were estimated with the factors of a fit; also their reliability.
 
@@ -322,7 +322,7 @@ def infer(
     errors: str,
     still: Array | None = None,
     every: int = 1,
-    shown: Callable[[int, int], None] | None = None,
+    shown: OnStep | None = None,
 ) -> Inference:
     """Find effects, standard errors and tests, beginning at coefficients that maximise the likelihood.
 

@@ -522,7 +522,7 @@ def _determined(fit: Fit, counts: Counts, n_jobs: int | None) -> Array:
     table, sizes = counts.to_scipy(), fit.size_factors
     batch = None if fit.batches is None else np.asarray(fit.batches.sample_names)
     strata = np.zeros(n) if fit.batches is None else fit.batches.labels
-    order = np.lexsort((np.random.default_rng(0).random(n), fit.loadings.argmax(axis=1), strata))
+    order = np.lexsort((np.random.default_rng(0).random((n,)), fit.loadings.argmax(axis=1), strata))
     short, shares = {"max_iter": FEW_ITERATIONS, "l1": 0.5 * fit.settings.l1}, []
     for chosen, others in ((order[::2], order[1::2]), (order[1::2], order[::2])):
         here, there = (Counts.from_any(table[which]) for which in (chosen, others))
