@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from log1pnmf._common.archive import StrPath
 from log1pnmf._common.arrays import Numbers
-from log1pnmf._common.checks import Seed, check_choice, one_for_each
+from log1pnmf._common.checks import Seed, check_choice, check_not_negative, one_for_each
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.markers import MarkerOptions, Markers, markers, top_features
 from log1pnmf.analysis.usage import SampleOptions, Usage, usage
@@ -431,9 +431,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
                 f"loadings must have {K} columns, one for each factor, got shape {values.shape}; "
                 "pass what transform returned"
             )
-        if (values < 0).any():
-            i, k = (int(x) for x in np.argwhere(values < 0)[0])
-            raise ValueError(f"loadings must not be negative, got {values[i, k]} at row {i}, column {k}")
+        check_not_negative("loadings", values)
         rates = self.fit_.link.inverse(values @ self.components_)
         if size_factors is None:
             return rates

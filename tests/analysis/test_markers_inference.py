@@ -19,6 +19,7 @@ from log1pnmf.analysis.marker_tests import (
     infer,
     infer_from_fit,
     regress,
+    resizing,
     shrink,
 )
 from log1pnmf.analysis.markers import LEAST_RELIABLE, markers
@@ -159,11 +160,12 @@ def test_a_factor_that_raises_totals_does_not_hide_its_markers():
     for _ in range(3):
         loadings = np.where(rng.random(200) < 0.3, rng.gamma(3.0, 1.0 / 3.0, 200), 0.0)
         own = np.arange(150) < 30
-        means = np.exp(0.4 * rng.standard_normal((200, 1))) * np.expm1(
-            np.log1p(2.0 * np.exp(0.7 * rng.standard_normal(150))) + np.outer(loadings, own)
-        )
-        counts = rng.poisson(means)
+        depth, rates = np.exp(0.4 * rng.standard_normal(200)), 2.0 * np.exp(0.7 * rng.standard_normal(150))
+        counts = rng.poisson(depth[:, None] * np.expm1(np.log1p(rates) + np.outer(loadings, own)))
         fit = fit_log1p_nmf(counts, 2, n_jobs=1)
+        sizes = resizing(fit, fit.problem(Counts.from_any(counts)), errors="sandwich", n_jobs=1)[1]
+        totals, resized = (np.std(np.log(one / depth)) for one in (fit.size_factors, sizes))
+        assert resized < 0.5 * totals
         k = int(np.argmax([np.corrcoef(one, loadings)[0, 1] for one in fit.loadings.T]))
         found = markers(fit, counts, n_jobs=1)
         called.append(np.mean(found.p[~own, k] <= 0.05))
@@ -175,6 +177,28 @@ def test_a_factor_that_raises_totals_does_not_hide_its_markers():
         assert (found.adjusted_p[own, k] <= 0.05).mean() > 0.9
     assert np.mean(known) < 0.01
     assert 0.025 < np.mean(called) < 0.085
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", ["total", "fit"])
+def test_levels_hold_with_estimated_size_factors(sizes):
+    """studies/marker_levels.py has more designs."""
+    study = pytest.importorskip("studies.marker_levels")
+    runs = [one for seed in range(8) for one in study.measure(study.CASES["Poisson"], sizes, seed)]
+    rate, found, false = np.mean(runs, axis=0)[:3]
+    assert 0.035 < rate < 0.065
+    assert found > 0.98
+    assert false < 0.07
+
+
+@pytest.mark.slow
+def test_levels_hold_for_a_rare_factor():
+    study = pytest.importorskip("studies.marker_levels")
+    case = study.CASES["a strong factor of 2% of the samples, nb"]
+    rate, found, false = np.mean([study.measure(case, "total", seed)[0] for seed in range(8)], axis=0)[:3]
+    assert rate < 0.07
+    assert found > 0.8
+    assert false < 0.1
 
 
 def test_errors_are_those_of_repeated_experiments():

@@ -128,7 +128,7 @@ def test_before_fit_and_with_other_features():
     ("loadings", "sizes", "message"),
     [
         (np.ones((3, 5)), None, r"loadings must have 2 columns, one for each factor, got shape \(3, 5\)"),
-        (-np.ones((3, 2)), None, "loadings must not be negative, got -1.0 at row 0, column 0"),
+        (-np.ones((3, 2)), None, "loadings must be finite and not negative, got -1.0 at row 0, column 0"),
         (np.full((3, 2), np.nan), None, "loadings contains NaN"),
         (np.ma.masked_array(np.ones((3, 2)), mask=np.eye(3, 2)), None, "loadings has .* masked"),
         (np.ones((3, 2)), np.ones(4), r"each of the 3 samples; got shape \(4,\)"),

@@ -163,7 +163,7 @@ def test_the_head_says_what_was_fitted_and_how_much_it_explains(page, models, co
     head = text_of(page).split("<nav")[0]
     assert "3 factors at c = 1 and c = ∞." in head
     shares = [f"{deviance_explained(model, counts):.1%}" for model in models]
-    assert f"Both fits converged. They explain {shares[0]} and {shares[1]} of the deviance." in head
+    assert f"Both fits converged. They explain {' and '.join(shares)} of the deviance of the" in head
 
 
 def test_without_counts_the_features_are_the_same(models, about, tmp_path):

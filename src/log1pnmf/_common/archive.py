@@ -12,12 +12,14 @@ import json
 import os
 import secrets
 import shutil
+import signal
+import threading
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
-from types import NoneType, UnionType
+from types import FrameType, NoneType, UnionType
 from typing import Any, BinaryIO, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -175,6 +177,28 @@ def remove(path: Path) -> None:
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):  # threads of zarr may still be at work
                 raise
     path.unlink(missing_ok=True)
+
+
+# ---------- signals that end a program
+
+# SIGTERM is how schedulers end a job, SIGHUP what a closed terminal sends; Windows has not all of them.
+ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+@contextmanager
+def handled(numbers: list[int], handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    """Borrow signals; those that are ignored (nohup) stay so."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in numbers}
+    taken = {number: old for number, old in before.items() if old not in (signal.SIG_IGN, None)}
+    for number in taken:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in taken.items():
+            signal.signal(number, old)
 
 
 # ---------- one file for arrays and their metadata: npz and JSON, no pickle, written atomically

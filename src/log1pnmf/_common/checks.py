@@ -256,6 +256,14 @@ def check_one_each(name: str, values: Any, n: int, what: str = "label") -> None:
         raise ValueError(f"{name} must have one {what} for each of the {n} samples, got {got}")
 
 
+def check_not_negative(name: str, table: NDArray[np.float64], unknown: Any = False) -> None:
+    """Refuse a table with entries that are negative or not finite, apart from those that are `unknown`."""
+    bad = ~(np.isfinite(table) & (table >= 0.0) | unknown)
+    if bad.any():
+        i, k = (int(at) for at in np.argwhere(bad)[0])
+        raise ValueError(f"{name} must be finite and not negative, got {table[i, k]} at row {i}, column {k}")
+
+
 def one_for_each(name: str, given: Any, length: int, *, of: str = "features") -> NDArray[np.float64]:
     """Return finite numbers >= 0, one for each of `length` features: an array of them, or one number for all.
 

@@ -33,7 +33,8 @@ of them has a count by chance, errors at the estimate are tiny, but this one is 
 sandwich that the noise explains grows as the variance of the noise does. The rest does not grow: it comes
 from samples whose counts vary more than the noise says.
 
-p-values are from Student's distribution with as many degrees of freedom as there are samples beyond factors.
+p-values are from Student's distribution with as many degrees of freedom as there are samples beyond factors,
+or fewer for the sandwich, where few samples decide (of a rare factor).
 
 **Loadings** are estimates with errors, to which the tested feature has contributed.
 
@@ -257,13 +258,14 @@ def regress(problem: Problem, loadings: Array, start: Array, n_jobs: int | None 
 # ---------- from regressions to one effect per factor and feature, its standard error and its test
 
 LEAST_WEIGHED, LEAST_VARIANCE = 0.1, 1e-6  # of a feature's mean eta: the least for weights and variances
+NORMAL_FOURTH = 3.0  # fourth moment of the standard normal distribution
 TO_ESTIMATE = 1.0 / 3.0  # how far from "no effect" to the estimate variances of the model are taken
 MOST_STEPS, LEAST_MOVE = 12, 1e-4  # Newton steps at most, and the relative move that ends them
 LONGEST_STEP = 1.0  # in eta, for all links but the identity
 ARRAYS_PER_BLOCK = 24  # in memory at a time, of the size of a block
 ENOUGH_FEATURES = 2000  # to find the change of features that do not move
 WITHIN = 2.0  # standard errors, half of the intervals that are to agree on it
-MOST_UNMOVED, LEAST_UNMOVED = float(np.log(3.0)), 0.67  # its largest logarithm; least part that agrees
+MOST_UNMOVED, LEAST_UNMOVED = float(np.log(10.0)), 0.67  # its largest logarithm; least part that agrees
 LEAST_WITH_ALL = 0.6  # part of the features that agree for a factor that must agree for all
 
 
@@ -273,7 +275,8 @@ class Inference:
 
     effect: Array
     error: Array
-    z: Array  # standard normal without an effect
+    z: Array  # Student's t without an effect
+    freedom: Array  # degrees of freedom of z
     comparable: NDArray[np.bool_]  # (K,): which factors are tested
     coefficients: Array  # without bounds
     unmoved: Array  # (K,): change of the rate of features that do not move; 1 with the right size factors
@@ -331,7 +334,7 @@ def infer(
     rows, batches, link = problem.counts.by_column, problem.batches, problem.link
     weights = loadings.weights(problem.size_factors)[:, None]
     still = np.ones(coefficients.shape[1]) if still is None else still
-    effect, error, divisor, free = np.full((4, *coefficients.shape), np.nan)
+    effect, error, divisor, freedom, free = np.full((5, *coefficients.shape), np.nan)
     for block in list(dense_blocks(rows.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)))[::every]:
         y, noise = rows.to_dense(block).T, problem.noise.of_features(block)
         t = problem.factors_side.column_exposure[:, None]
@@ -344,12 +347,12 @@ def infer(
         free[block] = solution.coefficients
         for k in np.flatnonzero(around.comparable).tolist():
             tested = some.test(solution, around.own[k], around.rest[k], still[k], errors)
-            effect[block, k], error[block, k], divisor[block, k] = tested
+            effect[block, k], error[block, k], divisor[block, k], freedom[block, k] = tested
         if shown is not None:
             shown(block.stop, len(coefficients))
     z = np.divide(effect, divisor, out=np.zeros_like(effect), where=divisor > 0.0)
     z[:, ~around.comparable] = np.nan
-    return Inference(effect, error, z, around.comparable, free, still)
+    return Inference(effect, error, z, freedom, around.comparable, free, still)
 
 
 def resizing(fit: Fit, problem: Problem, *, errors: str, n_jobs: int | None = None) -> tuple[Array, Array]:
@@ -503,8 +506,8 @@ class _Equations:
 
     def test(
         self, found: _Solution, own: Array, rest: Array, still: float, errors: str
-    ) -> tuple[Array, Array, Array]:
-        """Return effects, errors (inf where nothing is known), and the errors that divide in the test."""
+    ) -> tuple[Array, Array, Array, Array]:
+        """Return effects, errors (inf: nothing is known), those that divide in the test, their freedom."""
         with_it, without = found.coefficients @ own, np.minimum(found.coefficients @ rest, LARGEST_ETA)
         if self.link.is_identity:
             effect, share = with_it - still * without, np.array([still])
@@ -519,18 +522,22 @@ class _Equations:
         along = self.eta(u)
         cross = self.spread(found.coefficients, u)
         around = u, along, cross
+        freedom = np.full(len(way), max(len(along) - len(own), 1.0))
         if errors == "model":
             error, divisor = (self._error(found, around, part) for part in (0.0 * way, way))
         else:
-            own_terms = found.residual * along - found.information * cross
-            error = np.sqrt(((own_terms / found.spare) ** 2).sum(axis=0))
+            own_terms = ((found.residual * along - found.information * cross) / found.spare) ** 2
+            error = np.sqrt(own_terms.sum(axis=0))
+            # few samples decide: after Satterthwaite, with the fourth moment of normal terms
+            fourth = np.maximum(np.einsum("ij,ij->j", own_terms, own_terms), TINY)
+            freedom = np.clip(NORMAL_FOURTH * error**4 / fourth, 1.0, freedom)
             # the part of the sandwich that the noise explains is larger in the test, for what may be tested
             added, which = np.zeros(len(way)), np.flatnonzero(effect > error)
             here, there = (self._error(found, around, part, which) for part in (0.0 * way, way))
             explained = np.minimum(error[which] / np.maximum(here, TINY), 1.0) ** 2
             added[which] = explained * np.maximum(there**2 - here**2, 0.0)
             divisor = np.sqrt(error**2 + added)
-        return effect, np.where(unknown, np.inf, error), np.where(unknown, np.inf, divisor)
+        return effect, *np.where(unknown, np.inf, (error, divisor)), freedom
 
     def _error(
         self, found: _Solution, around: tuple[Array, Array, Array], way: Array, which: Any = slice(None)

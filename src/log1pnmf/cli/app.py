@@ -11,10 +11,11 @@ from typing import Annotated
 
 import typer
 
+from log1pnmf._common.archive import ENDING, handled
 from log1pnmf._common.checks import logged
 
 from .commands import convert, demo, evidence, info, markers, rename, report, transform, usage
-from .console import ENDING, INTERRUPTED, Screen, explain, handled
+from .console import INTERRUPTED, Screen, explain
 from .fit import consensus, fit, sweep
 from .select import select
 

@@ -7,18 +7,16 @@ import gzip
 import io
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 import scipy
 from scipy import sparse
 
-from log1pnmf._common.archive import StrPath, building
+from log1pnmf._common.archive import ENDING, StrPath, building, handled
 from log1pnmf._common.checks import require
 from log1pnmf._common.safe_files import BadFileError
 
@@ -266,8 +264,13 @@ def _created_hdf5(path: Path) -> Iterator[Any]:
     h5py = require("h5py", package="anndata", purpose="writing .h5ad files")
     with open(path, "w+b", buffering=0) as file:
         sink = Sink(file)
+
+        def interrupt(number: int, frame: Any) -> None:
+            sink.error = sink.error or KeyboardInterrupt()  # raised when HDF5, which it would crash, is done
+
+        ending = [number for number in (signal.SIGINT, *ENDING) if callable(signal.getsignal(number))]
         try:
-            with _not_inside(sink), h5py.File(sink, "w") as store:
+            with handled(ending, interrupt), h5py.File(sink, "w") as store:
                 yield store
         except Exception:
             if sink.error is None:
@@ -276,29 +279,3 @@ def _created_hdf5(path: Path) -> Iterator[Any]:
             raise OSError(sink.error.errno, sink.error.strerror, str(path)) from None
         if sink.error is not None:
             raise sink.error
-
-
-@contextmanager
-def _not_inside(sink: Sink) -> Iterator[None]:
-    """Keep signals from interrupting a method that HDF5 has called; they are raised when HDF5 is done."""
-    inside = {method.__code__ for method in vars(Sink).values() if hasattr(method, "__code__")}
-    handlers: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        found = {number: signal.getsignal(number) for number in signal.valid_signals()}
-        handlers = {number: handler for number, handler in found.items() if callable(handler)}
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        while frame is not None:
-            if frame.f_code in inside:
-                sink.error = sink.error or KeyboardInterrupt()
-                return
-            frame = frame.f_back
-        handlers[number](number, frame)
-
-    for number in handlers:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)

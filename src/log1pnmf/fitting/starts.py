@@ -27,8 +27,8 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.arrays import on_host
-from log1pnmf._common.checks import Progress, Random, check_choice, new_seed
-from log1pnmf.counts.counts import Counts, check_unmasked
+from log1pnmf._common.checks import Progress, Random, check_choice, check_not_negative, new_seed
+from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.model.noise import POISSON
@@ -36,7 +36,7 @@ from log1pnmf.model.problem import FREE, Constraint, Problem, Structure
 from log1pnmf.model.zeros import quadratic
 
 from .fit import Fit, arranged, scale_of, scaled
-from .fixed_factors import beside_known, constraint_of, settled, within
+from .fixed_factors import beside_known, constraint_of, numbers_of, settled, within
 from .regroup import ranked_moves, regrouped
 from .runs import AdaptiveUpdate, Runs
 from .settings import GIVEN, INITS, Settings
@@ -109,23 +109,22 @@ def _nndsvd(problem: Problem, n_components: int, rng: Random) -> tuple[Array, Ar
         if size > 0.0:
             root = math.sqrt(strength[k] * size)
             loadings[:, k], factors[:, k] = root * u / np.linalg.norm(u), root * v / np.linalg.norm(v)
-    return _fill(loadings, rng), _fill(factors, rng)
+    for values in (loadings, factors):
+        mean = values.mean() if values.any() else 1.0
+        noise = SVD_FILL * mean * rng.uniform(0.5, 1.5, size=values.shape)
+        np.copyto(values, noise, where=values <= 0.0)
+    return loadings, factors
 
 
 def _linked(problem: Problem) -> sparse.csr_array:
     """Take counts to the eta scale, entry by entry; zeros stay zeros."""
-    matrix, exposure, batches = problem.counts.to_scipy(), problem.loadings_side.row_exposure, problem.batches
+    matrix, exposure, batches = problem.counts.to_scipy(), problem.exposure, problem.batches
     i = np.repeat(np.arange(len(exposure)), np.diff(matrix.indptr))
     values = matrix.data / exposure[i]
     if batches is not None:
         values = values / batches.effects[batches.labels[i], matrix.indices]
     values = values if problem.link.is_identity else np.log1p(values)
     return sparse.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
-
-
-def _fill(values: Array, rng: Random) -> Array:
-    mean = values.mean() if values.any() else 1.0
-    return np.where(values > 0.0, values, SVD_FILL * mean * rng.uniform(0.5, 1.5, size=values.shape))
 
 
 # ---------------------------------------------------------------- given
@@ -147,22 +146,13 @@ def check_start(start: Any, shape: tuple[int, int], n_components: int) -> tuple[
         ) from None
     checked = []
     for (name, values), n in zip(given.items(), shape, strict=True):
-        check_unmasked(values, f"init {name}")
-        try:
-            array = np.array(values, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError):
-            raise ValueError(f"init {name} must be numbers, got {type(values).__name__}") from None
+        array = numbers_of(f"init {name}", values)
         if name == "factors" and array.shape == (n_components, n) and n != n_components:
             array = np.ascontiguousarray(array.T)
         if array.shape != (n, n_components):
             also = f" or ({n_components}, {n})" if name == "factors" else ""
             raise ValueError(f"init {name} must have shape ({n}, {n_components}){also}, got {array.shape}")
-        bad = ~(np.isfinite(array) & (array >= 0.0))
-        if bad.any():
-            i, k = (int(x) for x in np.argwhere(bad)[0])
-            raise ValueError(
-                f"init {name} must be finite and not negative, got {array[i, k]} at row {i}, column {k}"
-            )
+        check_not_negative(f"init {name}", array)
         checked.append(array)
     return checked[0], checked[1]
 
@@ -435,11 +425,11 @@ FEWEST = 1e-3
 """Share of these samples in which a feature has counts at least, if it is to take part."""
 SMALL = 1_000_000
 """Non-zeros up to which iterations are cheap."""
-ALONE = (20, 30)
-"""Iterations from each start; more where iterations are cheap."""
+N_RANDOM, ALONE = (1, 3), (20, 30)
+"""Random starts beside the SVD, and iterations from each start; more where iterations are cheap."""
 MOST_REGROUPED, MOST_VAIN, REGROUPED = (6, 8), 3, 12
 """Moves that merge and split factors, moves in a row without a gain that end them, and iterations of each."""
-MOST_EXCHANGED, MOST_FAILED, AGAIN = 18, 6, 25
+MOST_EXCHANGED, MOST_FAILED, AGAIN = 24, 8, 25
 """Moves that exchange factors where iterations are cheap, likewise."""
 EXCHANGED = (2, 4)
 """Factors that moves exchange, in turn; at most half of all."""
@@ -482,7 +472,7 @@ def race(
         part = Counts.from_any(part.to_scipy()[:, features])
         raced = replace(exact, counts=part, size_factors=problem.size_factors[rows], batches=batches)
     small = whole and part.nnz <= SMALL
-    names = (first, "random")
+    names = (first, *["random"] * N_RANDOM[small])
     label = "searching for a start"
     display = nullcontext() if after is None else Progress(label, "iteration", after=after)
     with display as bar:
@@ -541,7 +531,7 @@ class _Racer:
     def _regrouped(self, best: Point, least: float, rng: Random, most: int) -> tuple[Point, float]:
         """Merge two factors and split a third one, again and again, as long as that gains."""
         problem = self.exact.problem
-        exposure = problem.loadings_side.row_exposure[:, None]
+        exposure = problem.exposure[:, None]
         matrix = _linked(problem)
         matrix.data *= np.repeat(exposure, np.diff(matrix.indptr))
         n_failed, moves = 0, []
