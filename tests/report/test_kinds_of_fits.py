@@ -27,7 +27,7 @@ def test_a_fit_with_dispersions_is_judged_by_its_noise(tmp_path):
         return write_report(tmp_path / "r.html", fit, counts=counts, evidence=[None]).read_text()
 
     texts = {noise: text(counts, 2, noise) for noise in ("nb", "poisson")}
-    assert "hide structure: the residuals of these features (" in text(hidden, 1, "nb")
+    assert "hide structure: residuals of these features (" in text(hidden, 1, "nb")
     assert "hide structure" not in "".join(texts.values())
     assert 'aria-label="Dispersions of features against their mean counts' in texts["nb"]
     assert texts["nb"].count('class="dots"') == texts["nb"].count('class="band"') == 1

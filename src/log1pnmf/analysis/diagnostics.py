@@ -343,8 +343,8 @@ class Diagnostics:
             which = ", ".join(map(str, self.feature_names[hidden[:n_top]]))
             affected = plural(len(hidden), "feature", "features")
             lines.append(
-                f"The dispersions of {affected} hide structure: the residuals of these features ({which}) "
-                "rise and fall together, which more factors explain."
+                f"The dispersions of {affected} hide structure: residuals of these features ({which}) rise "
+                "and fall together, which more factors explain."
             )
         if self.n_unexpected:
             lines.append(f"Counts where the model expects none: {self.n_unexpected:,}, not in the variances.")
