@@ -59,7 +59,7 @@ shrinkage, 2017).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
@@ -73,8 +73,8 @@ from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.fit import Fit, or_one
 from log1pnmf.fitting.ranking import StandIns, stand_ins
-from log1pnmf.model.noise import Noise, ShiftedLog
-from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
+from log1pnmf.model.noise import NegativeBinomial, Noise, ShiftedLog
+from log1pnmf.model.objective import BLOCK_BYTES, exposure_of
 from log1pnmf.model.problem import Problem
 
 Array = NDArray[np.float64]
@@ -114,9 +114,9 @@ class EstimatedLoadings:
         return self.bounded + self.shift
 
     @cached_property
-    def products(self) -> Array:
-        """Products of every two loadings of a sample: n x K x K."""
-        return self.values[:, :, None] * self.values[:, None, :]
+    def packed_products(self) -> Array:
+        """Products of every two loadings of a sample, as `forms` takes them."""
+        return packed(self.values[:, :, None] * self.values[:, None, :])
 
     @cached_property
     def packed_inverse(self) -> Array:
@@ -152,11 +152,11 @@ class EstimatedLoadings:
         if self.inverse is None:
             return None
         factors = self.factors[block]
-        eta = self.bounded @ factors.T
-        curvature = expected_curvature(eta, t, link, noise)
-        gradient = entry_gradient(y, eta, t, link, noise=noise) + curvature * (self.shift @ factors.T)
-        leverage = curvature * forms(self.packed_inverse, factors, factors)
-        return gradient / np.maximum(1.0 - leverage, LEAST_SPARE)
+        mean, slope, variance = moments(self.bounded @ factors.T, t, link, noise)
+        weight = slope / variance
+        gradient = weight * (mean - y + slope * (self.shift @ factors.T))
+        leverage = weight * slope * forms(self.packed_inverse, factors, factors)
+        return np.asarray(gradient / np.maximum(1.0 - leverage, LEAST_SPARE))
 
 
 def estimate_loadings(
@@ -170,40 +170,53 @@ def estimate_loadings(
     covariance = np.empty((n, k, k)) if errors == "sandwich" else inverse
     for block in dense_blocks(rows.shape, BLOCK_BYTES / (8 * 8)):
         y, t, eta = rows.to_dense(block), exposure_of(problem, block), loadings[block] @ factors.T
-        curvature = expected_curvature(eta, t, fit.link, problem.noise)
-        slope = entry_gradient(y, eta, t, fit.link, noise=problem.noise)
+        mean, slope, variance = moments(eta, t, fit.link, problem.noise)
+        curvature, gradient = slope / variance * slope, slope / variance * (mean - y)
         information = weighted_products(curvature, factors)
         inverse[block] = inverse_information(information, counted[block])
         error = np.sqrt(np.einsum("ikk->ik", inverse[block]))
-        step = -np.einsum("ikl,il->ik", inverse[block], slope @ factors)
+        step = -np.einsum("ikl,il->ik", inverse[block], gradient @ factors)
         shift[block] = np.clip(step, -MOST_ERRORS * error, MOST_ERRORS * error)
         if errors == "sandwich":
             leverage = curvature * forms(packed(inverse[block]), factors, factors)
-            slope = slope + curvature * (shift[block] @ factors.T)
-            scores = weighted_products(slope**2 / np.maximum(1.0 - leverage, LEAST_SPARE), factors)
+            gradient += curvature * (shift[block] @ factors.T)
+            scores = weighted_products(gradient**2 / np.maximum(1.0 - leverage, LEAST_SPARE), factors)
             scores += RIDGE * information * np.eye(k)  # gradients say nothing of what is not identified
             covariance[block] = inverse[block] @ scores @ inverse[block]
     return EstimatedLoadings(loadings, shift, covariance, inverse if own else None, factors)
 
 
-def expected_curvature(eta: Array, t: Array, link: ShiftedLog, noise: Noise) -> Array:
-    """Second derivative of the loss on average; the observed one gives large counts a high leverage."""
+def moments(eta: Array, t: Array, link: ShiftedLog, noise: Noise) -> tuple[Array, Array, Array]:
+    """Mean of a count, its derivative in eta, and the variance of the count.
+
+    The gradient of the loss is ``slope (mean - y) / variance``, its mean curvature ``slope**2 / variance``;
+    the observed curvature would give large counts a high leverage.
+    """
     at = np.maximum(eta, LEAST_ETA)
-    return entry_curvature(t * link.em(at), at, t, link, noise=noise)
+    mean = t * (at if link.is_identity else np.expm1(np.minimum(at, LARGEST_ETA)))
+    slope = np.broadcast_to(t, mean.shape) if link.is_identity else mean + t
+    variance = mean * (1.0 + noise.dispersion * mean) if isinstance(noise, NegativeBinomial) else mean
+    return mean, slope, variance
 
 
 def weighted_products(weights: Array, factors: Array) -> Array:
     """``sum_j w_ij F_j F_j'`` for all i: n x K x K."""
     first, second = np.triu_indices(factors.shape[1])
-    found = np.empty((len(weights), factors.shape[1], factors.shape[1]))
-    found[:, first, second] = found[:, second, first] = weights @ (factors[:, first] * factors[:, second])
-    return found
+    return unpacked(weights @ (factors[:, first] * factors[:, second]), factors.shape[1])
 
 
 def packed(matrices: Array) -> Array:
     """Return the upper triangles of symmetric matrices, n x K (K + 1) / 2."""
     first, second = np.triu_indices(matrices.shape[1])
     return np.ascontiguousarray(matrices[:, first, second])
+
+
+def unpacked(triangles: Array, k: int) -> Array:
+    """Return the symmetric matrices of which `packed` gives the triangles."""
+    first, second = np.triu_indices(k)
+    matrices = np.empty((len(triangles), k, k))
+    matrices[:, first, second] = matrices[:, second, first] = triangles
+    return matrices
 
 
 def forms(triangles: Array, left: Array, right: Array) -> Array:
@@ -401,9 +414,9 @@ class _Solution:
     inverse: Array  # of the derivative of the equations, features x K x K
     eta: Array
     spread: Array  # ``f' V_i f``, the variance of eta
-    residual: Array
+    scatter: tuple[Array, Array]  # see `_Equations.scatter`
+    residual: Array  # this and the next over one minus the leverage of every sample
     information: Array
-    spare: Array  # one minus the leverage of every sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -430,14 +443,13 @@ class _Equations:
     def a(self) -> Array:
         """Weights of the samples in the equations."""
         at = np.maximum(0.5 * (self.eta(self.start) + self.level), LEAST_WEIGHED * self.level)
-        _, slope = self.mean(at)
-        weights: Array = expected_curvature(at, self.t, self.link, self.noise) / slope
-        return self.weights * weights
+        _, slope, variance = moments(at, self.t, self.link, self.noise)
+        return np.asarray(self.weights * slope / variance)
 
     def eta(self, f: Array) -> Array:
         """``L_i' f`` with loadings without the feature's own part."""
         eta: Array = self.loadings.values @ f.T
-        if self.own is not None and self.loadings.inverse is not None:
+        if self.own is not None:
             eta += self.own * forms(self.loadings.packed_inverse, self.factors, f)
         return eta
 
@@ -455,18 +467,19 @@ class _Equations:
     def solve(self) -> _Solution:
         """Take Newton steps from the start."""
         loadings, f, counted = self.loadings, self.start.copy(), np.ones(self.start.shape, dtype=bool)
-        n, k = loadings.values.shape
-        squares = (loadings.products - loadings.covariance).reshape(n, -1)  # without what errors add
+        k = f.shape[1]
         for _ in range(MOST_STEPS):
             eta, spread = self.eta(f), self.spread(f, f)
             mean, slope = self.mean(eta, spread)
             residual, information = self.a * (mean - self.y), self.a * slope
             total = residual.T @ loadings.values
-            if self.own is not None and loadings.inverse is not None:
-                total += _summed(residual * self.own, loadings.inverse, self.factors)
-            total -= _summed(information, loadings.covariance, f)
-            derivative = (information.T @ squares).reshape(-1, k, k)
-            inverse = inverse_information(derivative, counted)
+            if self.own is not None:
+                sums = unpacked((residual * self.own).T @ loadings.packed_inverse, k)
+                total += np.einsum("jkl,jl->jk", sums, self.factors)
+            errors = unpacked(information.T @ loadings.packed_covariance, k)
+            total -= np.einsum("jkl,jl->jk", errors, f)
+            products = unpacked(information.T @ loadings.packed_products, k)
+            inverse = inverse_information(products - errors, counted)  # without what errors add
             step = -np.einsum("jkl,jl->jk", inverse, total)
             if not self.link.is_identity:
                 longest = np.abs(loadings.values @ step.T).max(axis=0, initial=LONGEST_STEP)
@@ -474,9 +487,11 @@ class _Equations:
             f += step
             if (np.abs(step).max(axis=1) <= LEAST_MOVE * np.abs(f).max(axis=1)).all():
                 break
-        reach = loadings.products.reshape(n, -1) @ inverse.reshape(len(f), -1).T  # ``L_i' A_j^-1 L_i``
+        twice = 2.0 - np.eye(k)
+        reach = loadings.packed_products @ packed(inverse * twice).T  # ``L_i' A_j^-1 L_i``
         spare = np.maximum(1.0 - information * reach, LEAST_SPARE)
-        return _Solution(f, inverse, eta, spread, residual, information, spare)
+        scatter = self.scatter(eta, spread)
+        return _Solution(f, inverse, eta, spread, scatter, residual / spare, information / spare)
 
     def test(
         self, found: _Solution, own: Array, rest: Array, still: float, errors: str
@@ -493,46 +508,38 @@ class _Equations:
         length = (u * contrast).sum(axis=1)
         unknown = length <= 0.0
         way = (1.0 - TO_ESTIMATE) * effect / np.where(unknown, np.inf, length)  # back, in units of u
-        along = self.eta(u)
-        cross = self.spread(found.coefficients, u)
-        around = u, along, cross
+        along, cross = self.eta(u), self.spread(found.coefficients, u)
         if errors == "model":
-            error, divisor = (self._error(found, around, part) for part in (0.0 * way, way))
+            error, tested = _noise_error(found.scatter, along, cross), np.arange(len(way))
         else:
-            own_terms = found.residual * along - found.information * cross
-            error = np.sqrt(((own_terms / found.spare) ** 2).sum(axis=0))
-            # the part of the sandwich that the noise explains is larger in the test, for what may be tested
-            added, which = np.zeros(len(way)), np.flatnonzero(effect > error)
-            here, there = (self._error(found, around, part, which) for part in (0.0 * way, way))
-            explained = np.minimum(error[which] / np.maximum(here, TINY), 1.0) ** 2
-            added[which] = explained * np.maximum(there**2 - here**2, 0.0)
-            divisor = np.sqrt(error**2 + added)
+            error = np.sqrt(((found.residual * along - found.information * cross) ** 2).sum(axis=0))
+            tested = np.flatnonzero(effect > error)
+        u, along, cross, back = u[tested], along[:, tested], cross[:, tested], way[tested]
+        here = _noise_error([part[:, tested] for part in found.scatter], along, cross)
+        square = self.spread(u, u)
+        spread = np.maximum(found.spread[:, tested] - 2.0 * back * cross + back**2 * square, 0.0)
+        scatter = self.scatter(found.eta[:, tested] - back * along, spread, tested)
+        there = _noise_error(scatter, along, cross - back * square)
+        divisor = error.copy()
+        if errors == "model":
+            divisor[tested] = there
+        else:  # the part of the sandwich that the noise explains is larger in the test
+            explained = np.minimum(error[tested] / np.maximum(here, TINY), 1.0) ** 2
+            divisor[tested] = np.sqrt(error[tested] ** 2 + explained * np.maximum(there**2 - here**2, 0.0))
         return effect, np.where(unknown, np.inf, error), np.where(unknown, np.inf, divisor)
 
-    def _error(
-        self, found: _Solution, around: tuple[Array, Array, Array], way: Array, which: Any = slice(None)
-    ) -> Array:
-        """Return errors with the variance of the noise, some way back from the estimate f along u."""
-        # around: u, L_i' u and f' V_i u
-        u, along, cross, way = around[0][which], around[1][:, which], around[2][:, which], way[which]
-        at = np.maximum(found.eta[:, which] - way * along, LEAST_VARIANCE * self.level[which])
+    def scatter(self, eta: Array, spread: Array, which: Any = slice(None)) -> tuple[Array, Array]:
+        """Return the noise's part in the variance of ``u' f``, per ``(L_i' u)**2`` and ``(f' V_i u)**2``."""
+        at, a = np.maximum(eta, LEAST_VARIANCE * self.level[which]), self.a[:, which]
         t = self.t if self.t.shape[1] == 1 else self.t[:, which]
-        slope = t if self.link.is_identity else t * np.exp(np.minimum(at, LARGEST_ETA))
-        curvature = expected_curvature(at, t, self.link, self.noise.of_features(which))
-        spread = found.spread[:, which]
-        if way.any():
-            square = self.spread(u, u)
-            spread = np.maximum(spread - 2.0 * way * cross + way**2 * square, 0.0)
-            cross = cross - way * square
-        variance = slope**2 * (along**2 / curvature + spread * along**2 + cross**2)
-        return np.asarray(np.sqrt((self.a[:, which] ** 2 * variance).sum(axis=0)))
+        _, slope, variance = moments(at, t, self.link, self.noise.of_features(which))
+        of_errors = (a * slope) ** 2
+        return a**2 * variance + of_errors * spread, of_errors
 
 
-def _summed(of_samples: Array, matrices: Array, f: Array) -> Array:
-    """``sum_i b_ij M_i f_j``."""
-    (_, m), k = of_samples.shape, f.shape[1]
-    sums = of_samples.T @ matrices.reshape(len(matrices), -1)
-    return np.einsum("jkl,jl->jk", sums.reshape(m, k, k), f)
+def _noise_error(scatter: Sequence[Array], along: Array, cross: Array) -> Array:
+    """Return errors with the variance of the noise; u is in ``L_i' u`` and ``f' V_i u``."""
+    return np.asarray(np.sqrt((scatter[0] * along**2 + scatter[1] * cross**2).sum(axis=0)))
 
 
 # ---------- adaptive shrinkage of effects: how large they are, and whether they are there at all
