@@ -30,7 +30,7 @@ from log1pnmf.tl.tools import programs
 from .console import Screen, noted
 from .fit import N_TOP, counts_again, report_fits
 from .options import OpenOptions, TableOptions, WordOptions, check_table, describe, unfolded
-from .run_folder import REPORT, RunFolder, fit_in, is_run, write_factor_tables, write_rows
+from .run_folder import REPORT, RunFolder, fit_in, is_run, write_columns, write_factor_tables, write_rows
 
 # ---------- findings about a fit: a table, printed and perhaps written
 
@@ -369,6 +369,10 @@ def rename(
     fit.save(folder.path / "models" / f"{name}.npz")
     features = numbered(fit.feature_names, len(fit.factors))
     write_factor_tables(folder.path, name, fit, folder.samples["sample"].tolist(), features)
+    if (folder.path / "consensus.csv").exists():  # its rows are the factors, in their order
+        table = folder.columns("consensus.csv", factor=np.str_)
+        write_columns(folder.path / "consensus.csv", {**table, "factor": fit.factor_names})
+        screen.notes(["consensus.png has the names that factors had before"])
     screen.say(("renamed", "green"), f": {', '.join(fit.factor_names)}")
     screen.say(f"log1pnmf report {run} writes the report again")
     return 0
