@@ -48,6 +48,15 @@ def test_markers_of_a_model(blocks):
     np.testing.assert_allclose(found.weight, model.components_.T)
 
 
+def test_progress_of_all_that_takes_long(blocks, capsys):
+    """A fit to each half of the samples, then two regressions of every feature."""
+    markers(*blocks, verbose=1, n_jobs=1)
+    halves, tests = capsys.readouterr().err.splitlines()
+    assert halves.startswith("markers: fits to half of the samples: ")
+    assert "of 40 iterations in" in halves
+    assert tests.startswith("markers: tests: 62 of 62 regressions in")
+
+
 def test_every_list_has_the_same_features_in_the_same_order(blocks, tmp_path):
     model, counts = blocks
     table = model.top_features(5)

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -250,17 +250,19 @@ def evidence(
     fit, whole = fit_and_counts(fit, counts)
     fit.check_whole("evidence fits the model again and")
     data, rows = whole.part_in_memory(max_samples)
-    refits = _Refits.of(fit.normalized("max"), data, rows, n_jobs)
     rng = as_random(random_state)
     k = fit.n_components if fit.n_components > 1 else 0
     with shown(verbose, "evidence") as on_fit, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the fit itself has said so
-        done, of_all = count(1), k + n_seeds + n_bootstrap
+        n_done, of_all = 0, k + n_seeds + n_bootstrap
 
         def seen(result: Any) -> Any:
-            on_fit(next(done), of_all)
+            nonlocal n_done
+            n_done += 1
+            on_fit(n_done, of_all)
             return result
 
+        refits = _Refits.of(fit.normalized("max"), data, rows, n_jobs, lambda _: on_fit(n_done, of_all))
         losses = [seen(refits.losses_without(j, new_seed(rng))) for j in range(k)] or [(math.nan, math.nan)]
         seeds = [seen(refits.other_start(new_seed(rng))) for _ in range(n_seeds)]
         drawn = [rng.choice(len(rows), len(rows)) for _ in range(n_bootstrap)]
@@ -298,13 +300,14 @@ class _Refits:
     constraint: Constraint
     loss: float
     n_jobs: int | None
+    on_iteration: Callable[[Any], object]  # returns nothing: a refit goes on
 
     @classmethod
-    def of(cls, fit: Fit, data: Counts, rows: NDArray[np.int64], n_jobs: int | None) -> _Refits:
+    def of(cls, fit: Fit, data: Counts, rows: NDArray[np.int64], *how: Any) -> _Refits:
         """Refit to the subsample, from where the fit is."""
         fit = fit.of_rows(rows)
         known = structure_of(data, fit.settings, **dict(zip(KNOWN, fit.known_parts, strict=True)))
-        self = cls(fit, data, constraint_of(fit.settings, known), math.nan, n_jobs)
+        self = cls(fit, data, constraint_of(fit.settings, known), math.nan, *how)
         point, loss = self.settled(data, Point(fit.loadings, fit.factors / fit.link.alpha), self.constraint)
         fit = replace(fit, loadings=point.loadings, factors=point.factors * fit.link.alpha)
         return replace(self, fit=fit, loss=loss)
@@ -364,6 +367,7 @@ class _Refits:
             max_iter=MOST_ITERATIONS,
             residuals=False,
         ):
+            self.on_iteration(last)
             at = Point(last.loadings, last.factors).on_host()
             n_small = n_small + 1 if last.relative_change * abs(last.objective) <= small else 0
             if n_small == 2:
@@ -401,10 +405,15 @@ class _Refits:
             squares += (means**2).sum(axis=0)
         return np.maximum(excess, 0.0) / or_one(squares)
 
+    @property
+    def how(self) -> dict[str, Any]:
+        """What fits are given besides counts and settings."""
+        return {"n_jobs": self.n_jobs, "callbacks": [self.on_iteration]}
+
     def other_start(self, seed: int) -> Array:
         """Fit from a random start; return the similarity of each factor's match."""
         changes = {"tol": max(self.fit.asked.tol, LOOSEST), "init": "random", "random_state": seed}
-        given = {"init": None, "random_state": seed, "n_jobs": self.n_jobs}
+        given = {"init": None, "random_state": seed, **self.how}
         other = fit_again(self.fit, self.data, self.fit.size_factors, changes=changes, **given)
         return match_factors(self.fit.loadings, other.loadings).similarity
 
@@ -412,5 +421,5 @@ class _Refits:
         """Fit to samples drawn with replacement, from where the fit is; return the same."""
         drawn, counts = self.fit.of_rows(chosen), Counts.from_any(self.data.to_scipy()[chosen])
         changes = {"tol": max(self.fit.asked.tol, LOOSEST)}
-        other = fit_again(drawn, counts, drawn.size_factors, changes=changes, n_jobs=self.n_jobs)
+        other = fit_again(drawn, counts, drawn.size_factors, changes=changes, **self.how)
         return match_factors(drawn.loadings, other.loadings).similarity

@@ -59,7 +59,7 @@ shrinkage, 2017).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
@@ -69,6 +69,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from log1pnmf._common.checks import OnStep, unseen
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.fit import Fit, or_one
@@ -248,7 +249,9 @@ MOST_REGRESSION_STEPS = 200
 LEAST_START = 1e-2  # of a feature's mean level: the least start, so that no count has mean zero
 
 
-def regress(problem: Problem, loadings: Array, start: Array, n_jobs: int | None = None) -> Array:
+def regress(
+    problem: Problem, loadings: Array, start: Array, n_jobs: int | None = None, shown: OnStep = unseen
+) -> Array:
     """Return the coefficients of maximum likelihood, features x K, on the eta scale, by Newton steps."""
     link, side, engine = problem.link, problem.factors_side, NativeEngine(problem, n_jobs)
     rates = side.rows.row_sums() / (side.column_exposure.sum() / link.exposure_scale)
@@ -264,6 +267,7 @@ def regress(problem: Problem, loadings: Array, start: Array, n_jobs: int | None 
             break
         if not still.all():  # features that have arrived are left behind
             moving, side = moving[still], side.at(np.flatnonzero(still))
+        shown(len(factors) - len(moving), len(factors))
     return factors
 
 
@@ -301,22 +305,24 @@ def infer_from_fit(
     source: Problem | None = None,
     centred: bool = False,
     n_jobs: int | None = None,
-    shown: Callable[[int, int], None] | None = None,
+    shown: OnStep = unseen,
 ) -> tuple[Inference, Array]:
     """Test all features on loadings that were estimated with the factors of a fit; also their reliability.
 
     `centred`: relative to features that do not move, because size factors are estimates.
     """
-    sizes, own = problem.size_factors, source is None
+    sizes, own, m = problem.size_factors, source is None, len(fit.factors)
     estimated = estimate_loadings(fit, source or problem, loadings, errors=errors, own=own)
-    coefficients = regress(problem, loadings, fit.factors / fit.link.alpha, n_jobs)
+    start = fit.factors / fit.link.alpha
+    coefficients = regress(problem, loadings, start, n_jobs, lambda done, m: shown(done, 2 * m))
     around = stand_ins(estimated.values, sizes, estimated.excess(sizes))
     still = np.ones(fit.n_components)
     if centred:
-        every = max(len(coefficients) // ENOUGH_FEATURES, 1)
+        every = max(m // ENOUGH_FEATURES, 1)
         some = infer(problem, estimated, coefficients, around, errors=errors, every=every)
         still = unmoved(some, around, fit.link)
-    found = infer(problem, estimated, coefficients, around, errors=errors, still=still, shown=shown)
+    how: Any = {"still": still, "shown": lambda done, m: shown(m + done, 2 * m)}
+    found = infer(problem, estimated, coefficients, around, errors=errors, **how)
     reliability = estimated.reliability(sizes)
     nothing = reliability == 0.0  # is known of such a factor
     found.error[:, nothing], found.z[:, nothing & found.comparable] = np.inf, 0.0
@@ -332,7 +338,7 @@ def infer(
     errors: str,
     still: Array | None = None,
     every: int = 1,
-    shown: Callable[[int, int], None] | None = None,
+    shown: OnStep = unseen,
 ) -> Inference:
     """Find effects, standard errors and tests, beginning at coefficients that maximise the likelihood.
 
@@ -355,8 +361,7 @@ def infer(
         for k in np.flatnonzero(around.comparable).tolist():
             tested = some.test(solution, around.own[k], around.rest[k], still[k], errors)
             effect[block, k], error[block, k], divisor[block, k] = tested
-        if shown is not None:
-            shown(block.stop, len(coefficients))
+        shown(block.stop, len(coefficients))
     z = np.divide(effect, divisor, out=np.zeros_like(effect), where=divisor > 0.0)
     z[:, ~around.comparable] = np.nan
     return Inference(effect, error, z, around.comparable, free, still)

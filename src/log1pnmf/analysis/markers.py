@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.checks import (
+    OnStep,
     check_choice,
     check_whole,
     convergence_warning,
@@ -428,8 +430,9 @@ def markers(
     sizes = fit.size_factors if size_factors is None else counts.size_factors(size_factors)
     whole, names, seen = fit, tuple(fit.factor_names), None
     centred = size_factors is None and fit.settings.size_factors in ("total", "fit")
-    with shown(verbose, "markers", "feature") as show:
-        determined = _determined(fit, counts, sizes, max_samples, n_jobs)
+    with shown(verbose, "markers: fits to half of the samples", "iteration") as show:
+        determined = _determined(fit, counts, sizes, max_samples, n_jobs=n_jobs, show=show)
+    with shown(verbose, "markers: tests", "regression") as show:
         if split:
             fit, source, counts = _on_halves(fit, counts, sizes, n_jobs)
             sizes = fit.size_factors
@@ -484,7 +487,9 @@ def _in_memory(
     return Problem(part, sizes[rows], fit.link, noise=fit.noise, batches=batches), rows
 
 
-def _determined(fit: Fit, counts: Counts, sizes: Array, max_samples: int | None, n_jobs: int | None) -> Array:
+def _determined(
+    fit: Fit, counts: Counts, sizes: Array, max_samples: int | None, *, n_jobs: int | None, show: OnStep
+) -> Array:
     """Return the squared correlation of loadings with those from factors fitted to other samples."""
     part, rows = counts.part_in_memory(max_samples)
     n, k = len(rows), fit.n_components
@@ -494,13 +499,18 @@ def _determined(fit: Fit, counts: Counts, sizes: Array, max_samples: int | None,
     batch = None if own.batches is None else np.asarray(own.batches.sample_names)
     strata = np.zeros(n) if own.batches is None else own.batches.labels
     order = np.lexsort((np.random.default_rng(0).random(n), own.loadings.argmax(axis=1), strata))
-    short, shares = {"max_iter": HALF_ITERATIONS, "l1": 0.5 * fit.settings.l1}, []
+    short, shares, done = {"max_iter": HALF_ITERATIONS, "l1": 0.5 * fit.settings.l1}, [], count()
+
+    def seen(iteration: Any) -> None:
+        show(min(next(done), 2 * HALF_ITERATIONS), 2 * HALF_ITERATIONS)
+
     for chosen, others in ((order[::2], order[1::2]), (order[1::2], order[::2])):
         here, there = (Counts.from_any(table[which]) for which in (chosen, others))
         labels = None if batch is None else batch[others]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they need not converge
-            half = fit_again(own.of_rows(chosen), here, sizes[chosen], changes=short, n_jobs=n_jobs)
+            how: Any = {"changes": short, "n_jobs": n_jobs, "callbacks": [seen]}
+            half = fit_again(own.of_rows(chosen), here, sizes[chosen], **how)
             other = replace(own, factors=half.factors)
             found = project(other, there, sizes[others], batch=labels, prior=0.0, n_jobs=n_jobs).loadings
         shares.append(np.maximum(match_factors(own.loadings[others], found).similarity, 0.0) ** 2)
