@@ -97,11 +97,11 @@ def spectra(adata: Any) -> float:
 ANALYSES: dict[str, tuple[str, str, Callable[[Any], float]]] = {
     "log1pnmf": ("log1pnmf, all genes", "log1pnmf", all_genes),
     "variable": ("log1pnmf, 2,000 variable genes, then all", "log1pnmf", variable_genes),
-    "cnmf": ("cNMF, 20 runs on 2,000 variable genes", "cnmf", cnmf),
-    "spectra": ("Spectra, its own gene sets, without cell types", "scspectra", spectra),
-    "scanpy": ("scanpy: PCA, Leiden clusters, Wilcoxon tests", "scanpy", scanpy),
+    "cnmf": ("cNMF, 20 runs, 2,000 variable genes", "cnmf", cnmf),
+    "spectra": ("Spectra, its global gene sets", "scspectra", spectra),
+    "scanpy": ("scanpy, Leiden clusters, Wilcoxon tests", "scanpy", scanpy),
 }
-"""What was run, the distribution that it needs, and the analysis."""
+"""What is run, the distribution that it needs, and the analysis."""
 
 
 def alone(name: str) -> None:
@@ -112,7 +112,7 @@ def alone(name: str) -> None:
 
     warnings.simplefilter("ignore")
     adata = anndata.read_h5ad(FILE)
-    adata.var_names = adata.var["symbol"].astype(str)
+    adata.var_names = adata.var.pop("symbol").astype(str).to_list()
     adata.var_names_make_unique()
     _, distribution, analysis = ANALYSES[name]
     small = adata[:300, :600].copy()
@@ -127,39 +127,31 @@ def alone(name: str) -> None:
 
 # ---------------------------------------------------------------- the table
 
-# from the documentation of the programs: model; factors; number of factors; genes of a factor; donors
+# from the documentation of the programs: model; number of factors; genes of a factor; donors
 WHAT = {
-    "log1pnmf": (
-        "Poisson or negative binomial counts, link between additive and multiplicative",
-        "held-out counts, stability",
-        "tests with errors",
-        "batch effects in the model; consensus over donors",
-    ),
-    "cNMF": (
-        "NMF (least squares) of variance-scaled variable genes, consensus over seeds",
-        "stability and error of several K",
-        "regression coefficients of z-scores on usage",
-        "Harmony before the factorisation",
-    ),
-    "GeneNMF": (
-        "NMF (least squares) of variable genes of each sample, meta-programs over samples and K",
-        "number of meta-programs is given",
-        "genes that recur in the programs of a cluster",
-        "a fit per sample",
-    ),
-    "Spectra": (
-        "factorisation of log counts guided by gene sets, global and for cell types",
-        "number of gene sets, or eigenvalues",
-        "largest weights",
-        "–",
-    ),
-    "scanpy": (
-        "principal components and clusters of cells, no factors",
-        "resolution is given",
-        "tests between clusters",
-        "wrappers of integration methods",
-    ),
+    "log1pnmf": "counts, from additive to multiplicative | held-out counts, stability | tests with errors | "
+    "in the model, or a consensus of fits to each",
+    "cnmf": "NMF of scaled variable genes, consensus over seeds | error and stability of each K | "
+    "regression of each gene on usages | Harmony before the fits",
+    "genenmf": "NMF of variable genes, meta-programs over samples | given | genes that recur | fits to each",
+    "spectra": "log counts, with gene sets and cell types | number of gene sets, or eigenvalues | "
+    "largest weights | –",
+    "scanpy": "principal components, clusters of cells | resolution is given | tests between clusters | "
+    "ComBat, wrappers of others",
 }
+WHAT["variable"] = WHAT["log1pnmf"]
+
+
+def as_table(found: dict[str, Any]) -> str:
+    lines = ["| program | version | model | number of factors | genes of a factor | donors | CPU s |"]
+    lines.append("|" + "---|" * 7)
+    for name, (title, *_) in ANALYSES.items():
+        version, seconds = (found[name][key] for key in ("version", "cpu")) if name in found else ("–", None)
+        shown = "not run" if seconds is None else f"{seconds:,.0f}"
+        lines.append(f"| {title} | {version} | {WHAT[name]} | {shown} |")
+        if name == "cnmf":
+            lines.append(f"| GeneNMF (R) | – | {WHAT['genenmf']} | not run |")
+    return "\n".join(lines)
 
 
 def main() -> None:
