@@ -12,11 +12,12 @@ PAPER_FLAGS ?=
 FUZZ_FLAGS ?=
 TABLES ?=
 BASE ?= main~1
+PYTHONS ?= python3
 CORE := CMakeLists.txt $(wildcard cpp/* cpp/*/*)
 CODE := src tests $(wildcard benchmarks studies docs tools examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow search bench tables docs pages site paper lint format wheel fuzz sanitize torture audit compare clean
+.PHONY: help demo test slow search bench tables docs pages site paper lint format wheel release fuzz sanitize torture audit compare clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -66,6 +67,9 @@ format: $(STAMP) ## let ruff and clang-format lay out the code and correct what 
 
 wheel: $(STAMP) ## build the source archive and the wheel, and use it in a fresh environment
 	$(BIN)/python tools/check_wheel.py
+
+release: ## rehearse a release with each of PYTHONS="python3.10 python3.12": archive, wheels, fresh environments
+	tools/rehearse.sh $(PYTHONS)
 
 fuzz: $(STAMP) ## read 100,000 damaged files of all formats (FUZZ_FLAGS="--cases 1000 --only t.h5ad")
 	$(BIN)/python -m tests.fuzz.run $(FUZZ_FLAGS)

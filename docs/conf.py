@@ -2,6 +2,7 @@
 
 import html
 import os
+import re
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -104,10 +105,20 @@ def redirect(app, problem):
         Path(app.outdir, f"{former}.html").write_text(text, encoding="utf-8")
 
 
+def unlink(app, problem):
+    """Leave the text of links to pages of the site in downloaded notebooks, which lie somewhere else."""
+    for notebook in Path(app.outdir, "_downloads").rglob("*.ipynb"):
+        text = re.sub(
+            r"\[([^\]]+)\]\([^()\s]+\.md(?:#[\w-]+)?\)", r"\1", notebook.read_text(encoding="utf-8")
+        )
+        notebook.write_text(text, encoding="utf-8")
+
+
 def setup(app):
     app.connect("autodoc-skip-member", leave_out)
     app.connect("html-page-context", describe)
     app.connect("build-finished", redirect)
+    app.connect("build-finished", unlink)
 
 
 html_math_renderer = "native"

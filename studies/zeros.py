@@ -156,7 +156,7 @@ def _visited(fit: Fit, n_zeros: int) -> int | None:
     """How many zeros the last iterations visited; the fit says so in words."""
     if fit.settings.likelihood == "chebyshev":
         return 0
-    said = re.search(r"(some|[\d,]+) zero counts were visited", " ".join(fit.messages))
+    said = re.search(r"(some|[\d,]+) zero counts were evaluated", " ".join(fit.messages))
     if said is None:
         return n_zeros
     return None if said[1] == "some" else int(said[1].replace(",", ""))  # streamed fits do not count them

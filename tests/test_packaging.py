@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.index_readme import absolute
+from tools.index_readme import absolute, with_urls
 
 from log1pnmf import _core
 from log1pnmf.cli import main
@@ -80,3 +80,11 @@ def test_the_readme_of_an_index_has_only_absolute_addresses():
         assert (ROOT / path).is_dir() if kind == "tree" else (ROOT / path).is_file()
         assert (kind == "raw") == path.endswith(".png")
     assert len(ours) > 10
+
+
+def test_the_index_shows_the_addresses_of_the_project():
+    tomllib = pytest.importorskip("tomllib")
+    text = with_urls((ROOT / "pyproject.toml").read_text(), "https://github.com/us/log1pnmf", "v1.2.3")
+    urls = tomllib.loads(text)["project"]["urls"]
+    assert urls["Documentation"] == "https://us.github.io/log1pnmf/"
+    assert {*urls} == {"Documentation", "Source", "Changelog", "Issues", "Paper"}

@@ -1,9 +1,18 @@
 """A type checker finds misspelled parameters and choices in the script of a user, and nothing else."""
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
+
+import log1pnmf as lp
+from log1pnmf.analysis.consensus import ConsensusOptions
+from log1pnmf.analysis.evidence import EvidenceOptions
+from log1pnmf.analysis.markers import MarkerOptions
+from log1pnmf.analysis.select import SelectOptions
+from log1pnmf.analysis.usage import SampleOptions
+from log1pnmf.fitting.fit_counts import FitParameters, FoldParameters
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = """
@@ -26,6 +35,10 @@ def annotated(adata: AnnData) -> None:
     lp.tl.log1p_nmf(adata, 2, noise="nb", likelihood="exact", random_state=1)
     copied = lp.tl.log1p_nmf(adata, 2, copy=True, key_added="other")
     assert copied is not None
+    lp.tl.markers(adata, n_top=None, errors="model", copy=True)
+    lp.tl.usage(adata, "condition", replicate="donor", relative_to=["k1", 2])
+    lp.tl.select(adata, range(2, 5), noise=["nb"], tol=1e-3, holdout="samples")
+    lp.pl.structure(adata, "group", heights="shares", save="structure.png").set_title("cells")
 
 
 lp.fit_log1p_nmf(counts, 2, noise="nbb")  # wrong: noise
@@ -42,6 +55,16 @@ lp.analysis.markers(fit, counts, errors="robust")  # wrong: errors
 lp.analysis.usage(fit, [0, 1], replicat=[0, 1])  # wrong: replicat
 lp.tl.log1p_nmf(None, 2, row_solver="newtn")  # wrong: row_solver
 lp.tl.transform(None, fit, pior=3.0)  # wrong: pior
+lp.tl.markers(None, n_topp=3)  # wrong: n_topp
+lp.tl.usage(None, "group", relativ_to=None)  # wrong: relativ_to
+lp.tl.evidence(None, n_seed=3)  # wrong: n_seed
+lp.tl.select(None, 2, noise="nbb")  # wrong: noise
+lp.tl.consensus(None, [2, 3], min_fit=1)  # wrong: min_fit
+model.markers(counts, error="model")  # wrong: error
+model.usage([0, 1], replicats=[0, 1])  # wrong: replicats
+lp.pl.volcano(None, 0, n_lables=3)  # wrong: n_lables
+lp.pl.structure(fit, heights="share")  # wrong: heights
+lp.pl.select(None, over="k")  # wrong: over
 """
 
 
@@ -59,3 +82,23 @@ def test_a_type_checker_finds_what_is_misspelled_and_nothing_else(tmp_path, monk
     assert sorted(map(int, errors)) == lines, told
     for name, number in zip(wrong, lines, strict=True):
         assert f'"{name}"' in errors[str(number)]
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "others"),
+    [
+        (lp.analysis.markers, MarkerOptions, {}),
+        (lp.analysis.usage, SampleOptions, {"replicate", "key"}),
+        (lp.analysis.evidence, EvidenceOptions, {}),
+        (lp.select, SelectOptions, {"random_state", "batch", *FoldParameters.__annotations__}),
+        (lp.analysis.consensus, ConsensusOptions, {"groupby", *FitParameters.__annotations__}),
+    ],
+)
+def test_options_are_the_keywords_of_the_function(function, options, others):
+    shown = [one for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    assert {one.name for one in shown} - {*others} == options.__annotations__.keys() - {*others}
+
+
+def test_a_misspelled_keyword_of_a_plot_is_refused():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'n_lables'"):
+        lp.pl.volcano(None, 0, n_lables=3)

@@ -4,6 +4,7 @@ python tools/check_wheel.py                  # what .ci/run does
 python tools/check_wheel.py --wheel W.whl    # a wheel that was built elsewhere
 python tools/check_wheel.py --each-extra     # also every extra alone, each in an environment of its own
 python tools/check_wheel.py --tutorials      # also every tutorial, with scanpy; takes minutes
+python tools/check_wheel.py --tests FOLDER   # also tests of an unpacked source archive
 """
 
 from __future__ import annotations
@@ -40,9 +41,15 @@ IN_SDIST = [
     r"PKG-INFO",
     r"tests/.*",
 ]
-NOT_IN_WHEEL = r"(?!log1pnmf/|log1pnmf-[^/]+\.dist-info/)|.*(__pycache__|\.pyc|\.cpp|\.hpp|/tests?/)"
+NOT_IN_WHEEL = r"(?!log1pnmf(\.libs)?/|log1pnmf-[^/]+\.dist-info/)|.*(__pycache__|\.pyc|\.cpp|\.hpp|/tests?/)"
 NOT_IN_SDIST = r"(docs|benchmarks|studies|\.github|\.ci|build|dist|bench-out)/|.*\.(so|pyd|h5ad|pyc)"
 LARGEST_WHEEL = 8_000_000
+TESTS = (
+    "tests/engines/test_native_engine.py",
+    "tests/counts/test_counts.py",
+    "tests/estimator/test_saving.py",
+)
+FOR_TESTS = ("hypothesis", "mpmath", "pytest")
 
 EXTRAS = {
     "anndata": "import anndata, numpy as np; import log1pnmf; a = anndata.AnnData(np.eye(4)); "
@@ -65,6 +72,7 @@ def main() -> None:
     parser.add_argument("--wheel", type=Path)
     parser.add_argument("--each-extra", action="store_true")
     parser.add_argument("--tutorials", action="store_true")
+    parser.add_argument("--tests", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="check-wheel-") as folder:
         place = Path(folder)
@@ -79,6 +87,12 @@ def main() -> None:
                 python = environment(place / extra, f"{wheel}[{extra}]")
                 run(python, "-c", code, cwd=place / extra)
                 say(f"works with the extra {extra} alone")
+        if given.tests:
+            python = environment(place / "tests", f"{wheel}[anndata,cli,report]", *FOR_TESTS)
+            told = run(
+                python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, cwd=given.tests.resolve()
+            )
+            say(f"{told.splitlines()[-1]} (Python {sys.version.split()[0]}: {', '.join(TESTS)})")
         if given.tutorials:
             run_tutorials(wheel, place / "tutorials")
 
@@ -142,12 +156,12 @@ def run_tutorials(wheel: Path, place: Path) -> None:
             say(f"the tutorial {page.stem} ran as written")
 
 
-def environment(place: Path, requirement: str) -> Path:
+def environment(place: Path, *requirements: str) -> Path:
     venv.create(place, with_pip=True, clear=True)
     python = next(
         path for path in (place / "bin" / "python", place / "Scripts" / "python.exe") if path.exists()
     )
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", requirement, cwd=place)
+    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements, cwd=place)
     return python
 
 

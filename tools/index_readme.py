@@ -1,8 +1,9 @@
-"""Make the links and pictures of README.md absolute: an index such as PyPI shows no others.
+"""Make the links and pictures of README.md absolute, and add the project's addresses to pyproject.toml.
 
 python tools/index_readme.py https://github.com/OWNER/NAME TAG
 
-The release workflow does this before it builds, because only there the address is known.
+The release workflow does this before it builds, because only there the address is known. PyPI shows no
+relative links.
 """
 
 from __future__ import annotations
@@ -28,6 +29,20 @@ def absolute(text: str, address: str, version: str) -> str:
     return LINK.sub(one, text)
 
 
+def with_urls(text: str, address: str, version: str) -> str:
+    """Add what PyPI shows beside the README to the text of pyproject.toml."""
+    owner, name = address.rstrip("/").split("/")[-2:]
+    urls = {
+        "Documentation": f"https://{owner}.github.io/{name}/",  # where docs.yml publishes
+        "Source": address,
+        "Changelog": f"{address}/blob/{version}/CHANGELOG.md",
+        "Issues": f"{address}/issues",
+    }
+    lines = "".join(f'{what} = "{where}"\n' for what, where in urls.items())
+    return text.replace("[project.urls]\n", f"[project.urls]\n{lines}")
+
+
 if __name__ == "__main__":
-    page = ROOT / "README.md"
-    page.write_text(absolute(page.read_text(encoding="utf-8"), *sys.argv[1:]), encoding="utf-8")
+    for file, change in (("README.md", absolute), ("pyproject.toml", with_urls)):
+        path = ROOT / file
+        path.write_text(change(path.read_text(encoding="utf-8"), *sys.argv[1:]), encoding="utf-8")

@@ -19,8 +19,8 @@ from log1pnmf._common.arrays import Numbers
 from log1pnmf._common.checks import Seed, check_choice, one_for_each
 from log1pnmf.analysis.batches import batch_effects
 from log1pnmf.analysis.diagnostics import loading_errors
-from log1pnmf.analysis.markers import Markers, markers, top_features
-from log1pnmf.analysis.usage import Usage, usage
+from log1pnmf.analysis.markers import MarkerOptions, Markers, markers, top_features
+from log1pnmf.analysis.usage import SampleOptions, Usage, usage
 from log1pnmf.counts.chunks import CountSource
 from log1pnmf.counts.counts import Counts, SizesKind, check_unmasked, to_host
 from log1pnmf.counts.passes import source_of
@@ -88,7 +88,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     Other Parameters
     ----------------
     likelihood : {"auto", "adaptive", "exact", "chebyshev", "taylor"}
-        How to treat zero counts. "exact" visits all of them. "adaptive" visits those that matter, replaces
+        How to treat zero counts. "exact" evaluates all. "adaptive" evaluates those that matter, replaces
         the others by a quadratic per feature, and is exact up to `zeros_tol`. "chebyshev" and "taylor" are
         the paper's forms, one quadratic for all zeros. "auto" is exact for up to 2e6 entries (1e9 on a GPU)
         and if a quarter of them is not zero, and otherwise adaptive.
@@ -491,7 +491,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         check_is_fitted(self)
         return top_features(self.fit_, n_top, by=by, feature_names=feature_names)
 
-    def markers(self, X: Any, **options: Any) -> Markers:
+    def markers(self, X: Any, **options: Unpack[MarkerOptions]) -> Markers:
         """Test which features of X rise with each factor; options as in `log1pnmf.analysis.markers`.
 
         >>> counts = np.random.default_rng(0).poisson(np.repeat([[9, 1, 4], [1, 9, 4]], 30, axis=0))
@@ -499,9 +499,10 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         [['0'], ['1']]
         """
         check_is_fitted(self)
-        return markers(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
+        options.setdefault("n_jobs", self.n_jobs)
+        return markers(self.fit_, X, **options)
 
-    def usage(self, groups: Any, replicate: Any = None, **options: Any) -> Usage:
+    def usage(self, groups: Any, replicate: Any = None, **options: Unpack[SampleOptions]) -> Usage:
         """Compare loadings of `groups`, `replicate` by replicate; options as in `log1pnmf.analysis.usage`.
 
         >>> model = Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]] * 4)

@@ -192,7 +192,7 @@ def require(module: str, *, purpose: str, package: str = "") -> ModuleType:
 
 
 def extend(run: Callable[..., Any], more: Mapping[str, Any], shared: str, after: str = "") -> None:
-    """Add the parameters `more`, with their defaults, to the signature of a wrapper, and describe them all.
+    """Show the parameters `more`, with their defaults, in place of ``**``, and describe all parameters.
 
     `shared` describes the parameters that the docstring leaves out; `after` follows them.
     """
@@ -204,7 +204,7 @@ def extend(run: Callable[..., Any], more: Mapping[str, Any], shared: str, after:
     signature = inspect.signature(run)
     kind = inspect.Parameter.KEYWORD_ONLY
     parameters = [
-        *signature.parameters.values(),
+        *(one for one in signature.parameters.values() if not more or one.kind is not one.VAR_KEYWORD),
         *(inspect.Parameter(one, kind, default=more[one]) for one in more),
     ]
     parameters.sort(key=lambda one: one.kind)

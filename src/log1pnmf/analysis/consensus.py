@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
@@ -13,12 +14,15 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_absent, check_one_each, check_whole, convergence_warning, warn
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.fit import Fit, or_one
-from log1pnmf.fitting.fit_counts import KNOWN, checked, fit_counts
+from log1pnmf.fitting.fit_counts import KNOWN, FitParameters, SampleParameters, checked, fit_counts
 from log1pnmf.fitting.settings import GIVEN, Settings
 
 from .groups import MISSING, Groups, Indices
 from .metrics import match_factors
 from .stability import tree_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Array = NDArray[np.float64]
 Fits = dict[tuple[str, int], Fit]
@@ -72,14 +76,23 @@ class Consensus:
         }
 
 
+class ConsensusOptions(FitParameters, total=False):
+    """Options of `consensus` beside those that belong to samples, for type checkers."""
+
+    c: float
+    least: float
+    min_fits: int
+
+
 def consensus(
     counts: Any,
-    n_components: Any,
+    n_components: int | Sequence[int],
     *,
+    c: float = 1.0,
     groupby: Any = None,
     least: float = 0.5,
     min_fits: int = 2,
-    **parameters: Any,
+    **parameters: Unpack[SampleParameters],
 ) -> Consensus:
     """Find the factors that come back over numbers of factors and donors, and fit a model that has them.
 
@@ -93,6 +106,8 @@ def consensus(
         Counts, samples x features.
     n_components : int or sequence of int
         Numbers of factors to fit.
+    c : float
+        Shift of the link.
     groupby : array-like of shape (n_samples,), optional
         Donor of each sample; each is fitted on its own if it has as many samples as factors.
     least : float
@@ -101,7 +116,7 @@ def consensus(
     min_fits : int
         Number of fits in which a programme comes back, at least.
     **parameters : optional
-        Others of `log1pnmf.Log1pNMF`, such as `c`, and `batch`. Size factors are relative to all samples.
+        Others of `log1pnmf.Log1pNMF`, and `batch`. Size factors are relative to all samples.
 
     Examples
     --------
@@ -115,7 +130,7 @@ def consensus(
     if not isinstance(parameters.get("init", ""), str):
         raise ValueError("init must be a name: the fits of a consensus have different numbers of factors")
     numbers = sorted(set(np.atleast_1d(n_components).tolist()))
-    settings, given = checked(n_components=numbers[-1], **parameters)
+    settings, given = checked(n_components=numbers[-1], c=c, **parameters)
     data = Counts.from_any(counts)
     fits = _fits(data, groupby, numbers, settings, given)
     together = np.hstack([fit.normalized("max").factors for fit in fits.values()])

@@ -26,13 +26,13 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.checks import as_random, check_whole, new_seed, plural, shown
+from log1pnmf._common.checks import Seed, as_random, check_whole, new_seed, plural, shown
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
@@ -196,6 +196,17 @@ def _percent(share: float) -> str:
     return "-" if math.isnan(share) else f"{share:.0%}"
 
 
+class EvidenceOptions(TypedDict, total=False):
+    """Options of `evidence`, for type checkers."""
+
+    n_seeds: int
+    n_bootstrap: int
+    max_samples: int | None
+    random_state: Seed
+    n_jobs: int | None
+    verbose: int | None
+
+
 def evidence(
     fit: Any,
     counts: Any,
@@ -203,7 +214,7 @@ def evidence(
     n_seeds: int = 3,
     n_bootstrap: int = 5,
     max_samples: int | None = None,
-    random_state: Any = 0,
+    random_state: Seed = 0,
     n_jobs: int | None = None,
     verbose: int | None = None,
 ) -> Evidence:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 import numpy as np
 import scipy
@@ -351,6 +351,18 @@ def markers_in(source: Any, fit: Fit, n_top: int) -> Markers | None:
         feature_names=fit.feature_labels,
         factor_names=tuple(names),
     )
+
+
+class MarkerOptions(TypedDict, total=False):
+    """Options of `markers`, for type checkers."""
+
+    errors: ErrorKind
+    split: bool
+    size_factors: Any
+    feature_names: Any
+    max_samples: int | None
+    n_jobs: int | None
+    verbose: int | None
 
 
 def markers(

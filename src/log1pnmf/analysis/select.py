@@ -65,6 +65,23 @@ CHECK: dict[str, Any] = {
 }
 
 
+class SelectOptions(FoldParameters, total=False):
+    """Options of `select`, for type checkers."""
+
+    l1: float | Iterable[float]
+    noise: NoiseKind | Iterable[NoiseKind]
+    holdout: Holdout
+    n_folds: int
+    test_fraction: float
+    n_starts: int
+    n_seeds: int
+    max_samples: int | None
+    n_jobs: int | None
+    verbose: int | None
+    resume: StrPath | None
+    on_fit: OnStep | None
+
+
 def select(
     counts: Any,
     n_components: int | Iterable[int],

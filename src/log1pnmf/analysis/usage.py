@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import scipy
@@ -421,6 +421,23 @@ class Usage:
         return about | ({"means": self.means, "unit_groups": self.unit_groups} if self.replicated else {})
 
 
+class UsageOptions(TypedDict, total=False):
+    """Options of `usage` beside those that belong to samples, for type checkers."""
+
+    reference: str | None
+    interaction: bool
+    relative_to: int | str | Sequence[int | str] | None
+    numeric: bool | None
+
+
+class SampleOptions(UsageOptions, total=False):
+    """With those that belong to samples, but for `replicate`."""
+
+    within: Any
+    covariates: Any
+    loadings: Any
+
+
 def usage(
     fit: Any,
     groups: Any,
@@ -429,7 +446,7 @@ def usage(
     reference: str | None = None,
     within: Any = None,
     interaction: bool = False,
-    relative_to: Any = "auto",
+    relative_to: int | str | Sequence[int | str] | None = "auto",
     covariates: Any = None,
     numeric: bool | None = None,
     loadings: Any = None,

@@ -171,7 +171,7 @@ class Certificate:
         if self.approximate_log_likelihood is None:
             return f"{text}; the fit was exact, there is no gap"
         share = abs(self.gap / self.log_likelihood) if self.log_likelihood else 0.0
-        return f"{text}; the approximation is off by {self.gap:,.1f} ({share:.2g} of it)"
+        return f"{text}; the approximation is off by {self.gap:,.1f} ({share:.2g} of the log-likelihood)"
 
 
 # ---------- names of factors that users give

@@ -607,7 +607,7 @@ def _certificate(fit: Fit, counts: Counts, n_jobs: int | None, messages: list[st
         return None
     if entries > LARGEST_EXACT:
         messages.append(
-            f"the exact log-likelihood was not computed: it visits all {entries:,} entries "
+            f"the exact log-likelihood was not computed: it evaluates all {entries:,} entries "
             f"(computed up to {LARGEST_EXACT:,.0f})"
         )
         return None
@@ -617,7 +617,7 @@ def _certificate(fit: Fit, counts: Counts, n_jobs: int | None, messages: list[st
     gap = certificate.gap
     messages.append(f"the approximate log-likelihood differs from the exact one by {gap:,.0f}")
     if abs(gap) > POOR_APPROXIMATION * abs(exact) and abs(gap) > 1.0:
-        share = f", {abs(gap / exact):.0%} of it" if exact else ""
+        share = f" ({abs(gap / exact):.0%})" if exact else ""
         messages[-1] += (
             f"{share}: zero counts have large fitted means here; use likelihood='adaptive' (or 'exact')"
         )
@@ -630,13 +630,13 @@ def _about_zeros(asked: Settings, settings: Settings, run: Run, problem: Problem
     if (settings.link.is_identity and settings.noise == "poisson") or run.errors is None:
         return []
     if settings.likelihood == "exact" and asked.likelihood == "auto":
-        return [f"every zero count was visited: {settings.why_exact(problem.counts)}"]
+        return [f"every zero count was evaluated: {settings.why_exact(problem.counts)}"]
     if settings.likelihood != "adaptive" and run.last.likelihood != "adaptive":  # it was stopped on its way
         return []
     zeros = run.last.zeros
     if zeros is None:
         message = (
-            f"every zero count was visited: to keep their errors within zeros_tol={settings.zeros_tol:g}, "
+            f"every zero count was evaluated: to keep their errors within zeros_tol={settings.zeros_tol:g}, "
             f"more than {LARGEST_STORED:.0%} of all entries would have to be, which costs as much"
         )
         if asked.likelihood == "adaptive":
@@ -645,7 +645,7 @@ def _about_zeros(asked: Settings, settings: Settings, run: Run, problem: Problem
     share = run.errors[1] / abs(run.last.loss) if run.last.loss else 0.0
     visited = f"{zeros.stored.nnz:,}" if problem.counts.in_memory else "some"
     return [
-        f"{visited} zero counts were visited one by one; a quadratic per feature approximates the others, "
+        f"{visited} zero counts were evaluated one by one; a quadratic per feature approximates the others, "
         f"with errors that sum to {share:.1e} of the log-likelihood (zeros_tol={settings.zeros_tol:g})"
     ]
 

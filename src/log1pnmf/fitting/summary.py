@@ -161,7 +161,7 @@ def gained_lately(fit: Fit, most: int = 10) -> str | None:
     iterations = "the last iteration" if n == 1 else f"the last {n} iterations"
     unit = "log-likelihood units" if fit.settings.l1 == 0 else "units of the penalised log-likelihood"
     share = gain / abs(objective[-1]) if objective[-1] != 0.0 else 0.0
-    return f"{iterations} gained {gain:,.3g} {unit} ({share:.1e} of it)"
+    return f"{iterations} gained {gain:,.3g} {unit} ({share:.1e} of the objective)"
 
 
 def _section(title: str, rows: Iterable[tuple[str, str]]) -> list[str]:

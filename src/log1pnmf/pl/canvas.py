@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import wraps
 from itertools import combinations
-from typing import Any
+from typing import Any, ParamSpec, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,6 +20,7 @@ from matplotlib.text import Text
 from numpy.typing import ArrayLike, NDArray
 from sklearn.isotonic import isotonic_regression
 
+from log1pnmf._common.archive import StrPath
 from log1pnmf._common.checks import extend, require
 from log1pnmf.fitting.anndata import as_fit, fitted_samples, is_annotated, stored
 from log1pnmf.fitting.fit import DataFacts, Fit, Keys, factor_number
@@ -28,6 +29,7 @@ from log1pnmf.fitting.settings import Settings
 # ---------- stacked bars as pixels: exact however many bars there are, and one artist
 
 Array = NDArray[np.float64]
+OnFigure: TypeAlias = Figure | SubFigure | None
 
 GAP = 0.008  # between groups, as a part of the width
 LEAST_WIDTH = 0.02  # of a group, as a part of the whole: few samples among thousands get wider bars
@@ -205,12 +207,24 @@ save : str or PathLike, optional
 """
 
 
-def drawing(function: Callable[..., Any]) -> Callable[..., Any]:
+class Shown(TypedDict, total=False):
+    """Parameters that all plots share, for type checkers."""
+
+    show: bool | None
+    save: StrPath | None
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def drawing(function: Callable[P, R]) -> Callable[P, R]:
     """Return a plot with scanpy's parameters `show` and `save`, and with all that plots share described."""
 
     @wraps(function)
-    def drawn(*arguments: Any, show: bool | None = None, save: Any = None, **options: Any) -> Any:
-        made = function(*arguments, **options)
+    def drawn(*arguments: Any, show: bool | None = None, save: StrPath | None = None, **options: Any) -> Any:
+        inspect.signature(drawn).bind(*arguments, **options)  # the function itself takes any keyword
+        made: Any = function(*arguments, **options)
         if save is not None:
             figure = made if isinstance(made, Figure | SubFigure) else made.figure
             figure.canvas.figure.savefig(save, bbox_inches="tight", dpi=150)
@@ -223,7 +237,7 @@ def drawing(function: Callable[..., Any]) -> Callable[..., Any]:
     made = "Axes" if "ax" in inspect.signature(function).parameters else "Figure"
     returns = "" if "Returns\n" in (function.__doc__ or "") else f"Returns\n-------\n{made}\n\n"
     extend(drawn, {"show": None, "save": None}, SHARED, returns)
-    return drawn
+    return drawn  # type: ignore[return-value]
 
 
 def axes_or_new(ax: Axes | None, figsize: tuple[float, float]) -> Axes:
@@ -231,7 +245,7 @@ def axes_or_new(ax: Axes | None, figsize: tuple[float, float]) -> Axes:
     return figure_or_new(None, figsize).subplots() if ax is None else ax
 
 
-def figure_or_new(figure: Figure | SubFigure | None, figsize: tuple[float, float]) -> Any:
+def figure_or_new(figure: OnFigure, figsize: tuple[float, float]) -> Any:
     """Return the figure that was given, or a new one of pyplot."""
     if figure is not None:
         return figure

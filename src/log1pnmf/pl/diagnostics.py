@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf.analysis.diagnostics import OUTLYING, Diagnostics
 from log1pnmf.analysis.groups import arrange, colors_of_fits, read_labels
 from log1pnmf.analysis.marker_tests import Z95
 from log1pnmf.analysis.metrics import FactorMatch, match_factors
+from log1pnmf.engines.base import PairSide
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.summary import NOISES
 
 from . import canvas
 from .canvas import INK, axes_or_new, caption, drawing, figure_or_new, fit_to_draw, tidy
 from .loadings import draw_structure, factor_legend, name_groups
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 # ---------- two fits side by side, factors that correspond in the same colour
 
@@ -30,10 +34,11 @@ def compare(
     groupby: Any = None,
     *,
     keys: tuple[str | None, str | None] = (None, None),
-    on: str = "loadings",
+    on: PairSide = "loadings",
     max_samples: int | None = 20_000,
     random_state: int = 0,
-    figure: Figure | SubFigure | None = None,
+    figure: canvas.OnFigure = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Compare two fits: structure plots with matched colours, and the similarity of their factors.
 
@@ -124,7 +129,9 @@ GREY, RED, BAND = "#9aa3ab", "#c4473a", "#f0d3cf"
 
 
 @drawing
-def diagnostics(found: Diagnostics, *, n_labels: int = 8, figure: Figure | SubFigure | None = None) -> Any:
+def diagnostics(
+    found: Diagnostics, *, n_labels: int = 8, figure: canvas.OnFigure = None, **shown: Unpack[canvas.Shown]
+) -> Any:
     """Draw variances of features, deviances of samples, and the error of an approximation.
 
     Parameters
@@ -159,7 +166,9 @@ def _check_kind(found: Any) -> None:
 
 
 @drawing
-def dispersion(found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None) -> Axes:
+def dispersion(
+    found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None, **shown: Unpack[canvas.Shown]
+) -> Axes:
     """Draw the dispersions of a fit with negative binomial noise against mean counts, with their trend.
 
     Parameters

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
@@ -20,6 +19,10 @@ from log1pnmf.fitting.ranking import ranking_of
 
 from . import canvas
 from .canvas import INK, axes_or_new, caption, chosen_factors, drawing, figure_or_new, fit_to_draw, tidy
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 # ---------- volcano plot: effects of a factor on features against their p-values
 
@@ -39,6 +42,7 @@ def volcano(
     n_labels: int = 12,
     title: str | None = None,
     ax: Axes | None = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Axes:
     """Draw how much each feature rises with a factor, and its p-value.
 
@@ -130,9 +134,10 @@ def factor_scatter(
     gene_symbols: str | None = None,
     n_labels: int = 12,
     highlight: Sequence[str] | None = None,
-    scale: str = "linear",
+    scale: Literal["linear", "log"] = "linear",
     title: str | None = None,
     ax: Axes | None = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Axes:
     """Draw the features of one factor against those of another.
 
@@ -209,13 +214,14 @@ def top_features(
     source: Any,
     *,
     n_top: int = 8,
-    kind: str = "bars",
+    kind: Literal["bars", "heatmap"] = "bars",
     key: str | None = None,
     factors: Sequence[int | str] | None = None,
     markers: Markers | None = None,
     feature_names: Any = None,
     gene_symbols: str | None = None,
-    figure: Figure | SubFigure | None = None,
+    figure: canvas.OnFigure = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Draw the features that each factor raises most, and by how much.
 

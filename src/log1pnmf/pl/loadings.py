@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -32,6 +32,10 @@ from log1pnmf.fitting.fit import Fit, sample_shares
 from . import canvas
 from .canvas import INK, axes_or_new, caption, chosen_factors, drawing, figure_or_new, fit_to_draw, tidy
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
 # ---------- loadings on a map of the samples: a UMAP, a t-SNE, or positions in a tissue
 
 MAPS = ("X_umap", "X_tsne", "X_draw_graph_fa", "spatial", "X_pca")  # in `obsm`, searched in this order
@@ -49,7 +53,8 @@ def embedding(
     key: str | None = None,
     n_columns: int = 4,
     size: float | None = None,
-    figure: Figure | SubFigure | None = None,
+    figure: canvas.OnFigure = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Draw the loadings of each factor on a map of the samples (UMAP, t-SNE, space).
 
@@ -123,7 +128,8 @@ def spatial(
     image: str = "hires",
     size: float = 1.0,
     n_columns: int = 4,
-    figure: Figure | SubFigure | None = None,
+    figure: canvas.OnFigure = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Draw the dominant factor and the loadings of each factor in a tissue, over the image of each section.
 
@@ -232,7 +238,12 @@ TEXTS = ("factor", "group", "reference", "within", "relative_to")  # columns of 
 
 @drawing
 def usage(
-    source: Any, *, key: str | None = None, level: float = 0.05, figure: Figure | SubFigure | None = None
+    source: Any,
+    *,
+    key: str | None = None,
+    level: float = 0.05,
+    figure: canvas.OnFigure = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Draw the mean loadings of groups and their differences with 95% intervals.
 
@@ -385,13 +396,14 @@ def structure(
     *,
     key: str | None = None,
     factors: Sequence[int | str] | None = None,
-    heights: str = "loadings",
+    heights: Literal["loadings", "shares"] = "loadings",
     max_samples: int | None = 20_000,
     random_state: int = 0,
     colors: Sequence[Any] | None = None,
     legend: bool = True,
     title: str | None = None,
     ax: Axes | None = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Axes:
     """Draw the loadings of all samples: each sample is a thin bar, each colour a factor.
 
@@ -500,7 +512,13 @@ def factor_legend(ax: Axes, names: Sequence[str], colors: Sequence[Any]) -> None
 
 @drawing
 def loadings_by_group(
-    source: Any, groupby: Any, *, key: str | None = None, title: str | None = None, ax: Axes | None = None
+    source: Any,
+    groupby: Any,
+    *,
+    key: str | None = None,
+    title: str | None = None,
+    ax: Axes | None = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Axes:
     """Draw the mean loading of each factor in each group, as a heat map.
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import scipy
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
@@ -25,7 +24,12 @@ from log1pnmf.analysis.stability import Relation, tree_of
 from log1pnmf.fitting.fit import SWEEP, Fit, c_name
 from log1pnmf.fitting.summary import levelled
 
+from . import canvas
 from .canvas import INK, axes_or_new, caption, drawing, figure_or_new, fit_to_draw, name_of, result_in, tidy
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 # ---------- curves: the objective by iteration, and what changes with c
 
@@ -44,7 +48,12 @@ LINES = {"exact": "-", "adaptive": "-.", "approximate": "--"}  # by the likeliho
 
 @drawing
 def convergence(
-    sources: Any, *, x: str = "iteration", names: Sequence[str] | None = None, ax: Axes | None = None
+    sources: Any,
+    *,
+    x: Literal["iteration", "seconds"] = "iteration",
+    names: Sequence[str] | None = None,
+    ax: Axes | None = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Axes:
     """Draw how far each iteration is above the best objective seen, on a log axis.
 
@@ -114,7 +123,8 @@ def sweep(
     table: Any,
     *,
     measures: Sequence[str] = ("factor_correlation", "sparsity_loadings", "sparsity_factors"),
-    figure: Figure | SubFigure | None = None,
+    figure: canvas.OnFigure = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Draw how the factors change with c: their correlation and sparsity.
 
@@ -213,7 +223,7 @@ def _break_axis(ax: Axes, at: float) -> None:
 
 
 @drawing
-def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> Any:
+def relation(found: Relation, *, figure: canvas.OnFigure = None, **shown: Unpack[canvas.Shown]) -> Any:
     """Draw how similar the factors of several fits are: a tree and a heat map.
 
     Parameters
@@ -268,7 +278,9 @@ def _clustered(left: Axes, right: Axes, similarity: Array) -> NDArray[np.intp]:
 
 
 @drawing
-def consensus(source: Any, *, key: str | None = None, figure: Figure | SubFigure | None = None) -> Any:
+def consensus(
+    source: Any, *, key: str | None = None, figure: canvas.OnFigure = None, **shown: Unpack[canvas.Shown]
+) -> Any:
     """Draw how similar the factors of all fits of a consensus are: a tree and a heat map.
 
     A frame marks the factors that became one factor of the final fit, named at the right; others are
@@ -313,7 +325,12 @@ RING: Any = {"marker": "o", "s": 190, "facecolors": "none", "edgecolors": RED, "
 
 @drawing
 def select(
-    source: Any, *, over: str | None = None, key: str | None = None, figure: Figure | SubFigure | None = None
+    source: Any,
+    *,
+    over: Literal["n_components", "c", "l1"] | None = None,
+    key: str | None = None,
+    figure: canvas.OnFigure = None,
+    **shown: Unpack[canvas.Shown],
 ) -> Any:
     """Draw held-out log-likelihood and stability over seeds against the number of factors, c or the penalty.
 
@@ -349,27 +366,26 @@ def select(
     summary, about = (found.summary, found.about) if given else (found["table"], found)
     table = {name: np.asarray(summary[name], dtype=str if name == "noise" else float) for name in summary}
     judgement = judge(table, holdout=str(about["holdout"]))
-    if over is None:
-        over = next((name for name in AXES if len(np.unique(table[name])) > 1), "c")
-    check_choice("over", over, tuple(AXES))
+    across: str = over or next((name for name in AXES if len(np.unique(table[name])) > 1), "c")
+    check_choice("over", across, tuple(AXES))
     stable = not np.isnan(table["stability"]).all()
     figure = figure_or_new(figure, (6.2, 4.9 if stable else 3.4))
     heights = {"height_ratios": [3, 2]} if stable else {}
     panels = figure.subplots(1 + stable, 1, sharex=True, squeeze=False, gridspec_kw=heights)[:, 0]
-    _draw_paths(panels[0], table, judgement.simplest, over, "difference")
+    _draw_paths(panels[0], table, judgement.simplest, across, "difference")
     _scale_differences(panels[0], table)
     if stable:
-        _draw_paths(panels[1], table, judgement.simplest, over, "stability")
+        _draw_paths(panels[1], table, judgement.simplest, across, "stability")
         panels[1].set_ylim(min(0.0, float(np.nanmin(table["stability"]))) - 0.05, 1.08)
         caption(panels[1], y="stability over seeds", size="small")
     for ax in panels:
         tidy(ax)
-    if over == "n_components":
+    if across == "n_components":
         panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=2))
     else:
-        values = np.unique(table[over])
+        values = np.unique(table[across])
         panels[-1].set_xticks(range(len(values)), [_short_value(value) for value in values])
-    caption(panels[-1], AXES[over], size="small")
+    caption(panels[-1], AXES[across], size="small")
     panels[0].legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
     caption(panels[0], title="\n".join(textwrap.wrap(judgement.headline, WIDTH)))
     return figure

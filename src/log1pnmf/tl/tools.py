@@ -5,26 +5,32 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from log1pnmf._common.arrays import Numbers
 from log1pnmf._common.checks import Seed, extend, require
+from log1pnmf.analysis.consensus import ConsensusOptions
 from log1pnmf.analysis.consensus import consensus as find_consensus
 from log1pnmf.analysis.diagnostics import loading_errors
+from log1pnmf.analysis.evidence import EvidenceOptions
 from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.analysis.groups import labels_of
+from log1pnmf.analysis.markers import MarkerOptions
 from log1pnmf.analysis.markers import markers as find_markers
+from log1pnmf.analysis.select import SelectOptions
 from log1pnmf.analysis.select import select as compare_settings
 from log1pnmf.analysis.stability import sweep as sweep_counts
+from log1pnmf.analysis.usage import UsageOptions
 from log1pnmf.analysis.usage import usage as compare_groups
 from log1pnmf.counts.compress import dense_blocks
-from log1pnmf.counts.counts import Counts, holds_counts
+from log1pnmf.counts.counts import Counts, SizesKind, holds_counts
 from log1pnmf.counts.features import VARIABLE, find_features, shared_features, variable_features
 from log1pnmf.counts.write import annotated, numbered
 from log1pnmf.fitting.anndata import advice_for, as_fit, column_of, fit_from, is_annotated, symbols_of, uns_of
@@ -102,7 +108,7 @@ def log1p_nmf(
     c: float = 1.0,
     layer: str | None = None,
     use_raw: bool = False,
-    mask_var: Any = None,
+    mask_var: str | Numbers | None = None,
     batch_key: str | None = None,
     key_added: str | None = None,
     std: bool = False,
@@ -186,7 +192,7 @@ def sweep(
     c: Sequence[float],
     *,
     layer: str | None = None,
-    mask_var: Any = None,
+    mask_var: str | Numbers | None = None,
     copy: bool = False,
     **parameters: Unpack[FitParameters],
 ) -> None:
@@ -228,15 +234,16 @@ def sweep(
 @tool
 def consensus(
     adata: AnnData,
-    n_components: Any,
+    n_components: int | Sequence[int],
     *,
     groupby: str | None = None,
     layer: str | None = None,
-    mask_var: Any = None,
+    mask_var: str | Numbers | None = None,
     batch_key: str | None = None,
     key_added: str | None = None,
-    **options: Any,
-) -> Any:
+    copy: bool = False,
+    **options: Unpack[ConsensusOptions],
+) -> None:
     """Find the factors that come back over numbers of factors and donors; write a fit that has them.
 
     ``uns["log1p_nmf_consensus"]`` has the data frames `table` and `members`, and `similarity`, of
@@ -271,10 +278,10 @@ def transform(
     *,
     key: str | None = None,
     layer: str | None = None,
-    size_factors: Any = None,
+    size_factors: SizesKind | Numbers | None = None,
     batch_key: str | None = None,
     gene_symbols: str | None = None,
-    prior: Any = "auto",
+    prior: Literal["auto"] | float = "auto",
     std: bool = False,
     n_jobs: int | None = None,
     copy: bool = False,
@@ -394,7 +401,7 @@ def extend_features(
     write_fit(adata, keys, extended, chosen)
 
 
-def programs(source: Any, *, key: str | None = None) -> Any:
+def programs(source: Any, *, key: str | None = None) -> AnnData:
     """Return the factors of a fit as gene programmes, in the layout that evaluation pipelines read.
 
     Parameters
@@ -472,7 +479,7 @@ def markers(
     layer: str | None = None,
     n_top: int | None = 100,
     copy: bool = False,
-    **options: Any,
+    **options: Unpack[MarkerOptions],
 ) -> None:
     """Test which features rise with each factor; store the table.
 
@@ -512,15 +519,16 @@ def markers(
 
 @tool
 def usage(
-    adata: Any,
+    adata: AnnData,
     groupby: str,
     *,
     replicate: str | bool | None = None,
     within: str | None = None,
     covariates: str | Sequence[str] = (),
     key: str | None = None,
-    **options: Any,
-) -> Any:
+    copy: bool = False,
+    **options: Unpack[UsageOptions],
+) -> None:
     """Compare the mean loadings of groups, with donors as replicates; store the table.
 
     Parameters
@@ -573,7 +581,7 @@ def evidence(
     key: str | None = None,
     layer: str | None = None,
     copy: bool = False,
-    **options: Any,
+    **options: Unpack[EvidenceOptions],
 ) -> None:
     """Measure what a fit loses without each factor, and how often other fits find it; store the table.
 
@@ -612,17 +620,17 @@ def evidence(
 @tool
 def select(
     adata: AnnData,
-    n_components: Any,
-    c: Any = 1.0,
+    n_components: int | Iterable[int],
+    c: float | Iterable[float] = 1.0,
     *,
     layer: str | None = None,
     use_raw: bool = False,
-    mask_var: Any = None,
+    mask_var: str | Numbers | None = None,
     batch_key: str | None = None,
     key_added: str | None = None,
     random_state: Seed = 0,
     copy: bool = False,
-    **options: Any,
+    **options: Unpack[SelectOptions],
 ) -> None:
     """Compare numbers of factors (and c) by held-out likelihood and by stability over seeds.
 
