@@ -283,10 +283,10 @@ def test_loadings_without_a_feature_are_those_of_the_others(c):
     fit, problem, _, _ = estimated(Case("", c, n_samples=100, n_features=60, overdispersion=0.3))
     found = estimate_loadings(fit, problem, fit.loadings, errors="model", own=True)
     j = 45
-    y, t = problem.counts.by_column.to_dense(slice(j, j + 1)).T, found.factors[j]
-    exposure = fit.link.exposure_scale * problem.size_factors[:, None]
-    moved = found.own_part(y, exposure, fit.link, fit.noise.of_features([j]), slice(j, j + 1))
-    step = moved * np.einsum("ikl,l->ik", found.inverse, t)
+    y, own = problem.counts.by_column.to_dense(slice(j, j + 1)), found.factors[[j]]
+    exposure = fit.link.exposure_scale * problem.size_factors[None]
+    moved = found.own_part(y, exposure, fit.link, fit.dispersion[[j], None], own)
+    step = moved.T * np.einsum("ikl,l->ik", found.inverse, own[0])
     kept = np.delete(np.arange(60), j)
     part = replace(fit, factors=fit.factors[kept], dispersion=fit.dispersion[kept], feature_names=None)
     counts = select_features(problem.counts, kept)

@@ -39,8 +39,8 @@ from .run_folder import REPORT, RunFolder, fit_in, is_run, write_columns, write_
 def evidence(
     *,
     run: common.RunPlace,
-    seeds: Annotated[int, common.run("N", "Number of fits from other random starts.")] = 5,
-    bootstrap: Annotated[int, common.run("N", "Number of fits to samples drawn with replacement.")] = 10,
+    seeds: Annotated[int, common.run("N", "Number of fits from other random starts.")] = 3,
+    bootstrap: Annotated[int, common.run("N", "Number of fits to samples drawn with replacement.")] = 5,
     max_samples: common.MaxSamples = None,
     jobs: common.Jobs = None,
     options: TableOptions,
