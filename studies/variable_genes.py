@@ -39,7 +39,7 @@ def measure(name: str, n: int | None, seed: int, folder: Path) -> tuple[float, f
     file, column, K = SETS[name]
     adata: Any = anndata.read_h5ad(folder / f"{FILES[file]}.h5ad")
     var = getattr(adata, "var", {})
-    names = np.asarray(var["symbol"] if "symbol" in var else adata.var_names).astype(str)
+    names = np.asarray(var.get("symbol", adata.var_names)).astype(str)
     counts, clock = Counts.from_any(adata.X), Clock()
     if n is None:
         fit = fit_log1p_nmf(counts, K, random_state=seed, n_jobs=1, verbose=0)
