@@ -352,7 +352,7 @@ class RunFolder:
         return self.columns("samples.csv", size_factor=np.float64)
 
     def columns(self, name: str, **types: Any) -> dict[str, np.ndarray]:
-        """Return the columns of the table `name` as text; those of `types` must be there and have that type."""
+        """Return the columns of the table `name` as text; those in `types` must be there."""
         path, before = self.path / name, csv.field_size_limit(CELL_LIMIT)
         try:
             with open(path, newline="", encoding="utf-8") as file:
