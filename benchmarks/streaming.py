@@ -83,11 +83,18 @@ def drawn_blocks(n_rows: int, n_columns: int, per_row: int, rows_at_once: int, n
 
 
 def make(arguments: argparse.Namespace) -> None:
-    from log1pnmf.counts.write import write_chunks
+    import anndata
+    import h5py
 
     started = time.perf_counter()
     shape = (arguments.rows, arguments.columns)
-    nnz = write_chunks(arguments.file, blocks(*shape, per_row=arguments.per_row), shape=shape, force=True)
+    parts = map(sparse.csr_matrix, blocks(*shape, per_row=arguments.per_row))
+    with h5py.File(arguments.file, "w") as file:
+        anndata.io.write_elem(file, "/", anndata.AnnData(shape=shape))
+        anndata.io.write_elem(file, "X", next(parts))
+        for part in parts:
+            anndata.io.sparse_dataset(file["X"]).append(part)
+        nnz = len(file["X/data"])
     say(what="make", rows=shape[0], columns=shape[1], nnz=nnz, seconds=time.perf_counter() - started)
 
 
@@ -172,16 +179,13 @@ def matrix_of(path: str) -> sparse.csr_array:
 
 def measure(n_rows: int = 20_000, turns: int = 5) -> Iterator[dict[str, Any]]:
     """Simulated counts in memory, and streamed from .h5ad and .zarr in several chunks; one thread."""
-    from log1pnmf.counts.write import write_chunks
-
-    shape = (n_rows, 20_000)
-    drawn = list(blocks(*shape, per_row=1330))
+    counts = sparse.csr_array(sparse.vstack(list(blocks(n_rows, 20_000, per_row=1330))))
     with tempfile.TemporaryDirectory(prefix="streaming-") as folder:
         places = [f"{folder}/counts.{kind}" for kind in ("h5ad", "zarr")]
         for place in places:
-            write_chunks(place, iter(drawn), shape=shape)
+            write_format(place, counts, Path(place).suffix[1:])
         sources = {Path(place).suffix: open_counts(place, memory="600MB") for place in places}
-        for name, found in against_memory(sparse.csr_array(sparse.vstack(drawn)), sources, 16, turns, 1):
+        for name, found in against_memory(counts, sources, 16, turns, 1):
             yield {
                 "counts": "in memory" if name == "native" else f"streamed from {name}",
                 "CPU s per iteration": found["cpu_seconds"],

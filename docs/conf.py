@@ -7,6 +7,8 @@ import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
+import nbformat
+
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "log1pnmf"
@@ -105,20 +107,24 @@ def redirect(app, problem):
         Path(app.outdir, f"{former}.html").write_text(text, encoding="utf-8")
 
 
-def unlink(app, problem):
-    """Leave the text of links to pages of the site in downloaded notebooks, which lie somewhere else."""
-    for notebook in Path(app.outdir, "_downloads").rglob("*.ipynb"):
-        text = re.sub(
-            r"\[([^\]]+)\]\([^()\s]+\.md(?:#[\w-]+)?\)", r"\1", notebook.read_text(encoding="utf-8")
-        )
-        notebook.write_text(text, encoding="utf-8")
+def tidy_notebooks(app, problem):
+    """Take what only the site needs out of downloaded notebooks: hidden cells, and links to its pages."""
+    for path in Path(app.outdir, "_downloads").rglob("*.ipynb"):
+        notebook = nbformat.read(path, 4)
+        notebook.cells = [
+            cell for cell in notebook.cells if "remove-cell" not in cell.metadata.get("tags", ())
+        ]
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                cell.source = re.sub(r"\[([^][]+)\]\([^()\s]+\.md[^()\s]*\)", r"\1", cell.source)
+        nbformat.write(notebook, path)
 
 
 def setup(app):
     app.connect("autodoc-skip-member", leave_out)
     app.connect("html-page-context", describe)
     app.connect("build-finished", redirect)
-    app.connect("build-finished", unlink)
+    app.connect("build-finished", tidy_notebooks)
 
 
 html_math_renderer = "native"

@@ -17,8 +17,8 @@ from sklearn.exceptions import ConvergenceWarning
 from studies.paper.geometry import loadings_towards, unit_rates, upper_right_hull
 
 import log1pnmf as lp
-from log1pnmf._common.colors import distinct_colors
 from log1pnmf.analysis import match_factors
+from log1pnmf.analysis.groups import distinct_colors
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.solver import alternate

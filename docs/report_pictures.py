@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from log1pnmf.cli.demo import run_demo
+from log1pnmf.cli.commands import run_demo
 
 IMAGES = Path(__file__).parent / "img"
 HEIGHT = {1280: 1380, 390: 1380}

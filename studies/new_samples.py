@@ -4,9 +4,9 @@ python -m studies.new_samples predict --jobs 16   # held-out counts by prior, ag
 python -m studies.new_samples donors --jobs 16    # a held-out donor: other features, other platform
 
 `predict`: half of the samples are fitted; of the others, possibly thinned, loadings come from 80% of the
-counts, or from 80% of the features, and what was left out is scored. A share of 1e-9 of the predicted means
-comes from totals, so that a mean of zero is nearly impossible; figures are log-likelihoods above those of one
-factor.
+counts, or from 80% of the features, as `transform` finds them ("auto"), or with other priors. What was left
+out is scored. A share of 1e-9 of the predicted means comes from totals, so that a mean of zero is nearly
+impossible; figures are log-likelihoods above those of one factor. Data "pancreas" come with the package.
 
 `donors`: a donor (or a random quarter of the samples) is left out of the fit and projected onto it, with a
 fifth of the features missing and, for "platform", counts thinned by an efficiency of every feature. Figures
@@ -23,7 +23,6 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import anndata
 import numpy as np
 from benchmarks.data import DATA as FOLDER
 from benchmarks.data import FILES
@@ -32,17 +31,17 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 
-from log1pnmf import fit_log1p_nmf
+from log1pnmf import Fit, datasets, fit_log1p_nmf
 from log1pnmf.counts import Counts, split_counts
 from log1pnmf.counts.features import select_features
-from log1pnmf.fitting.new_samples import NewSamples, new_size_factors, prior_counts, project
+from log1pnmf.fitting.new_samples import NewSamples, new_size_factors, project
 from log1pnmf.model.predict import Background, score_entries, score_parts
 
 Array = NDArray[np.float64]
 SHARE, FLOOR = 0.2, 1e-9
-PRIORS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
+PRIORS = (0.0, 3.0, 30.0)
 DATA = {  # samples, features (those that most samples have), factors, depths
-    "baron": (300, 300, 8, (1.0, 0.1)),
+    "pancreas": (300, 300, 8, (1.0, 0.1)),
     "kang": (400, 1000, 8, (1.0, 0.1)),
     "bbc": (400, 1500, 8, (1.0, 0.1)),
     "pbmc": (400, 1000, 6, (1.0, 0.1)),
@@ -52,54 +51,57 @@ DATA = {  # samples, features (those that most samples have), factors, depths
 
 def load(name: str) -> Any:
     """Read a data set."""
+    import anndata
+
     return anndata.read_h5ad(FOLDER / f"{FILES[name]}.h5ad")
 
 
 def drawn(name: str, n: int, m: int, seed: int) -> sparse.csr_array:
     """Return the counts of random samples and of the features that most of them have."""
-    counts = sparse.csr_array(load(name).X)
+    counts = sparse.csr_array(datasets.pancreas().counts if name == "pancreas" else load(name).X)
     rows = np.random.default_rng(seed).permutation(counts.shape[0])[:n]
     counts = counts[rows]
     seen = np.asarray((counts > 0).sum(axis=0)).ravel()
     return counts[:, np.sort(np.argsort(-seen, kind="stable")[:m])]
 
 
-def predicted(name: str, depth: float, noise: str, c: float, seed: int) -> list[str]:
+def predicted(name: str, noise: str, c: float, seed: int) -> list[str]:
     """Score the held-out counts, and the held-out features, of new samples for every prior."""
     warnings.simplefilter("ignore")
-    n, m, K, _ = DATA[name]
-    counts = drawn(name, 2 * n, m, seed)
-    old, new = Counts.from_any(counts[:n]), Counts.from_any(counts[n:])
-    if depth < 1.0:
-        new = split_counts(new, depth, random_state=seed)[1]
-    one, fit = (fit_log1p_nmf(old, k, c=c, noise=noise, max_iter=300, n_jobs=1) for k in (1, K))
+    n, m, K, depths = DATA[name]
+    counts, names = drawn(name, 2 * n, m, seed), np.array([f"g{j}" for j in range(m)], dtype=object)
+    old = replace(Counts.from_any(counts[:n]), feature_names=names[: counts.shape[1]])
+    one, fit = (fit_log1p_nmf(old, k, c=c, noise=noise, n_jobs=1) for k in (1, K))
     scored = np.sort(np.random.default_rng(seed).permutation(counts.shape[1])[: counts.shape[1] // 5])
     given = np.setdiff1d(np.arange(counts.shape[1]), scored)
     totals = np.asarray(old.to_scipy().sum(axis=0)).ravel() + 0.5
-    parts = split_counts(new, SHARE, random_state=seed)
-
-    def by_counts(fit: Any, prior: float) -> float:
-        seen, unseen = parts
-        sizes = new_size_factors(fit, seen)
-        loadings = NewSamples(fit, seen, sizes, n_jobs=1, prior=prior).solve()[0]
-        rates = replace(fit.rates, loadings=loadings, size_factors=sizes)
-        return float(score_parts(rates, seen, unseen, test_fraction=SHARE, background=FLOOR).sum())
-
-    def by_features(fit: Any, prior: float) -> float:
-        seen, unseen = select_features(new, given), select_features(new, scored)
-        sizes = new_size_factors(fit, seen, None, given)
-        loadings = NewSamples(fit, seen, sizes, n_jobs=1, prior=prior, features=given).solve()[0]
-        rates = replace(fit.rates.of_features(scored), loadings=loadings, size_factors=sizes)
-        beside = Background(seen.row_sums + 0.5, totals[scored] / totals[given].sum(), FLOOR)
-        return float(score_entries(rates, unseen, beside).sum())
-
     lines = []
-    for held, score in (("counts", by_counts), ("features", by_features)):
-        own = prior_counts(fit)
-        gains = [score(fit, prior) - score(one, 0.0) for prior in (own, *PRIORS)]
-        per = new.row_sums.mean()
-        numbers = " | ".join(f"{gain:,.0f}" for gain in gains)
-        lines.append(f"| {name} | {per:,.0f} | {noise} | {c:g} | {held} | {own:.1f} | {numbers} |")
+    for depth in depths:
+        new = replace(Counts.from_any(counts[n:]), feature_names=old.feature_names)
+        if depth < 1.0:
+            new = split_counts(new, depth, random_state=seed)[1]
+        parts = split_counts(new, SHARE, random_state=seed)
+        some, others = (
+            replace(select_features(new, which), feature_names=names[which]) for which in (given, scored)
+        )
+
+        def by_counts(fit: Fit, prior: Any, parts: Any = parts) -> float:
+            found = project(fit, parts[0], prior=prior, n_jobs=1)
+            rates = replace(fit.rates, loadings=found.loadings, size_factors=found.size_factors)
+            return float(score_parts(rates, *parts, test_fraction=SHARE, background=FLOOR).sum())
+
+        def by_features(fit: Fit, prior: Any, some: Any = some, others: Any = others) -> float:
+            found = project(fit, some, prior=prior, shared=True, n_jobs=1)
+            rates = fit.rates.of_features(scored)
+            rates = replace(rates, loadings=found.loadings, size_factors=found.size_factors)
+            beside = Background(some.row_sums + 0.5, totals[scored] / totals[given].sum(), FLOOR)
+            return float(score_entries(rates, others, beside).sum())
+
+        for held, score in (("counts", by_counts), ("features", by_features)):
+            gains = [score(fit, prior) - score(one, 0.0) for prior in ("auto", *PRIORS)]
+            numbers = " | ".join(f"{gain:,.0f}" for gain in gains)
+            head = f"| {name} | {seed} | {new.row_sums.mean():,.0f} | {noise} | {c:g} | {held}"
+            lines.append(f"{head} | {fit.stopped} | {numbers} |")
     return lines
 
 
@@ -158,16 +160,17 @@ def main() -> None:
     models = list(product(("poisson", "nb"), (math.inf, 1.0, 0.1)))
     if asked.what == "predict":
         print(
-            "| data | counts | noise | c | held out | prior | auto |",
+            "| data | seed | counts | noise | c | held out | fit | auto |",
             " | ".join(f"{p:g}" for p in PRIORS),
-            "|",
+            "|\n|" + "---|" * (8 + len(PRIORS)),
         )
-        cases = [(name, d, *model) for name in asked.data for d in DATA[name][3] for model in models]
+        cases = [(name, *model) for name in asked.data for model in models]
         for lines in run(delayed(predicted)(*case, seed) for case in cases for seed in seeds):
             print("\n".join(lines), flush=True)
     else:
         print(
             "| data | new samples | noise | c | seed | no batch: least | median | own batch: least | median |"
+            "\n|" + "---|" * 9
         )
         kinds = [("kang", "same"), ("kang", "platform"), ("pbmc", "platform"), ("her2st", "donor")]
         cases = [(*kind, *model) for kind in kinds for model in models[:2] + models[4:5]]

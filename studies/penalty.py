@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
     folder, tasks = Folder(given.data), itertools.product(given.sets, SHIFTS, NOISES)
-    rows = Parallel(given.jobs, batch_size=1)(delayed(measure)(folder, *task) for task in tasks)
-    print(as_markdown(rows))
+    run = Parallel(given.jobs, batch_size=1, return_as="generator_unordered")
+    rows = []
+    for row in run(delayed(measure)(folder, *task) for task in tasks):
+        print(row, file=sys.stderr, flush=True)  # not lost where the time is up
+        rows.append(row)
+    print(as_markdown(sorted(rows, key=lambda row: (row["data"], float(row["c"]), row["noise"]))))
 
 
 if __name__ == "__main__":

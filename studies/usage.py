@@ -1,10 +1,11 @@
 """Is a difference of loadings between groups of donors found as often by chance as it should be?
 
-    python -m studies.usage --jobs 16                    # tables of docs/results/tests.md; 30 CPU minutes
+    python -m studies.usage --jobs 16                    # tables of docs/results/tests.md; 40 CPU minutes
     python -m studies.usage --tables counts --runs 50    # one of them, with fewer simulations
 
 Table "counts" begins with counts, drawn without the package. Donors differ in their mean loadings, cells
-scatter around them, depth varies, and in the second group some factors are multiplied by a number. Loadings
+scatter around them, depth varies, and in the second group some factors are multiplied by a number (in the
+first cell type, if there are several; under the first tenth of the guides; along the age). Loadings
 are estimated with totals as size factors: for the true factors, or with them where the row says "fitted".
 Counted is how often p <= 0.05 for factors that are not shifted (type I error rate) and for those that are
 (power), with loadings as they are and relative to the factors that keep their proportions.
@@ -44,6 +45,10 @@ class Counts:
     fitted: bool = False
     donors: tuple[int, int] = (6, 6)
     cells: tuple[Any, Any] = (50, 50)
+    parts: int = 1  # cell types, of each of which every donor has so many cells
+    interaction: bool = False
+    ages: bool = False  # every donor has a number from 0 to 1, and no group
+    guides: int = 0  # beside controls, in each of so many replicates as the first group has donors
 
 
 INF = float("inf")
@@ -61,12 +66,34 @@ COUNTS = [
     Counts("half of 6, c = inf, no baseline", INF, shifted=(1, 2, 3), n_factors=6, baseline=False),
     Counts("3 donors against 3, 10 to 250 cells", donors=(3, 3), cells=(UNEQUAL, UNEQUAL)),
     Counts("3 donors (10 cells) against 9 (250)", donors=(3, 9), cells=(10, 250)),
+    Counts("slope on the age of 12 donors, one of 5 shifted", shifted=(1,), ages=True),
+    Counts("within 3 cell types, one of 5 shifted in one", shifted=(1,), parts=3),
+    Counts("the same, interaction", shifted=(1,), parts=3, interaction=True),
+    Counts("the same, 3 donors against 3", shifted=(1,), parts=3, interaction=True, donors=(3, 3)),
+    Counts("100 guides in 3 replicates, 10 shift one of 5", shifted=(1,), donors=(3, 0), guides=100),
 ]
 
 
+def draw_units(design: Counts, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Draw group (or number), donor and cell type of every cell, and to which its unit belongs."""
+    first, second = design.donors
+    if design.guides:
+        group, donor = np.divmod(np.arange((design.guides + 1) * first), first)
+        cells = np.where(group == 0, 200, 20)
+    else:
+        group, donor = np.repeat([0.0, 1.0], design.donors), np.arange(first + second)
+        own = zip(design.donors, design.cells, strict=True)
+        cells = np.concatenate([np.resize(cells, donors) for donors, cells in own])
+        if design.ages:
+            group = rng.random(len(donor))
+    unit = np.repeat(np.arange(design.parts * len(donor)), np.tile(cells, design.parts))
+    part, place = np.divmod(unit, len(donor))
+    return group[place], donor[place], part, unit
+
+
 def draw_counts(design: Counts, rng: np.random.Generator, n_features: int = 200) -> tuple[Any, ...]:
-    """Draw counts, groups and donors of cells, and the factors."""
-    k, (first, second) = design.n_factors, design.donors
+    """Draw counts, groups, donors and types of cells, and the factors."""
+    k = design.n_factors
     factors = np.where(rng.random((n_features, k)) < 0.2, rng.uniform(0.5, 1.5, (n_features, k)), 0.0)
     if design.baseline:
         factors[:, 0] = rng.uniform(0.3, 1.5, n_features)
@@ -80,35 +107,51 @@ def draw_counts(design: Counts, rng: np.random.Generator, n_features: int = 200)
         enough = (eta if np.isinf(design.c) else design.c * np.expm1(eta)).sum() > 400.0
         low, high = (low, middle) if enough else (middle, high)
     factors *= low
-    group = np.repeat([0, 1], design.donors)
-    level = np.exp(np.where(is_base, 0.1, 0.2) * rng.standard_normal((first + second, k)))
-    level[np.ix_(group == 1, design.shifted)] *= design.shift
-    own = zip(design.donors, design.cells, strict=True)
-    cells = np.concatenate([np.resize(cells, donors) for donors, cells in own])
-    donor = np.repeat(np.arange(first + second), cells)
-    shape = np.where(is_base, 50.0, 8.0)
-    active = is_base | (rng.random((len(donor), k)) < 0.5)
+    group, donor, part, unit = draw_units(design, rng)
+    scatter = np.where(is_base, 0.1, 0.2)
+    level = np.exp(scatter * rng.standard_normal((donor.max() + 1, k)))[donor]
+    if unit.max() > donor.max():  # several units of a donor
+        level *= np.exp(0.5 * scatter * rng.standard_normal((unit.max() + 1, k)))[unit]
+    moved = (group <= 0.1 * design.guides) * (group > 0) if design.guides else group * (part == 0)
+    level[:, list(design.shifted)] *= design.shift ** moved[:, None]
+    shape, often = np.where(is_base, 50.0, 8.0), np.full((design.parts, k), 0.5)
+    if design.parts > 1:
+        often = np.where(np.arange(k) % design.parts == np.arange(design.parts)[:, None], 0.8, 0.3)
+    active = is_base | (rng.random(level.shape) < often[part])
     active[~active.any(axis=1), 0] = True
-    loadings = level[donor] * active * rng.gamma(shape, 1.0 / shape, (len(donor), k))
-    eta = loadings @ factors.T
-    depth = rng.lognormal(0.0, 0.4, len(donor)) * np.exp(0.2 * rng.standard_normal(first + second))[donor]
+    eta = (level * active * rng.gamma(shape, 1.0 / shape, level.shape)) @ factors.T
+    depth = rng.lognormal(0.0, 0.4, len(donor)) * np.exp(0.2 * rng.standard_normal(donor.max() + 1))[donor]
     counts = rng.poisson((eta if np.isinf(design.c) else design.c * np.expm1(eta)) * depth[:, None])
     seen = counts.any(axis=1)
-    return counts[seen], group[donor][seen], donor[seen], factors
+    return counts[seen], group[seen], donor[seen], part[seen], factors
 
 
 def p_of_counts(design: Counts, seed: int) -> np.ndarray:
     """Return p-values with loadings as they are and relative to others, factors in the true order."""
-    counts, group, donor, factors = draw_counts(design, np.random.default_rng([seed, 7]))
+    counts, group, donor, part, factors = draw_counts(design, np.random.default_rng([seed, 7]))
     alpha = 1.0 if np.isinf(design.c) else ShiftedLog(design.c).alpha
     known = {} if design.fitted else {"fixed_factors": factors * alpha}
     k = design.n_factors
+    labels = group if design.ages else np.array([f"{one:03.0f}" for one in group])
+    how = {"within": part, "interaction": design.interaction} if design.parts > 1 else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fit = fit_log1p_nmf(counts, k, c=design.c, n_jobs=1, random_state=0, **known)
-        found = [usage(fit, group, replicate=donor, relative_to=one) for one in (None, "auto")]
+        found = [usage(fit, labels, replicate=donor, relative_to=one, **how) for one in (None, "auto")]
     alike = np.corrcoef(fit.factors.T, factors.T)[:k, k:]
-    return np.stack([one.p[0, linear_sum_assignment(-alike.T)[1]] for one in found])
+    return np.stack([one.p[:, linear_sum_assignment(-alike.T)[1]] for one in found])
+
+
+def shifted_tests(design: Counts, n_rows: int) -> np.ndarray:
+    """Return which tests are of a difference that is there, rows x factors."""
+    rows = np.arange(n_rows)
+    if design.guides:
+        rows = rows < design.guides // 10
+    elif design.parts > 1 and not design.interaction:
+        rows = rows == 0
+    else:
+        rows = rows >= 0
+    return rows[:, None] & np.isin(np.arange(design.n_factors), design.shifted)
 
 
 def rows_of_counts(n_runs: int, pool: ProcessPoolExecutor) -> Iterator[str]:
@@ -119,15 +162,14 @@ def rows_of_counts(n_runs: int, pool: ProcessPoolExecutor) -> Iterator[str]:
     )
     yield "|---|---|---|---|---|"
     for design in COUNTS:
-        runs = pool.map(p_of_counts, [design] * n_runs, range(n_runs), chunksize=5)
-        called = np.array(list(runs)).transpose(1, 0, 2) <= 0.05  # kind, run, factor
-        chance = np.delete(called, design.shifted, axis=2).mean(axis=(1, 2))
-        power = called[:, :, list(design.shifted)].mean(axis=(1, 2)) if design.shifted else ("", "")
-        yield (
-            f"| {design.name} | "
-            + " | ".join(f"{one:.3f}" if one != "" else "" for one in (*chance, *power))
-            + " |"
-        )
+        n = max(n_runs // 10, 2) if design.guides else n_runs
+        runs = pool.map(p_of_counts, [design] * n, range(n), chunksize=1)
+        called = np.array(list(runs)).transpose(1, 0, 2, 3) <= 0.05  # kind, run, row, factor
+        shifted = shifted_tests(design, called.shape[2])
+        kinds = (~shifted, shifted) if shifted.any() else (~shifted,)
+        rates = [f"{rate:.3f}" for kind in kinds for rate in called[:, :, kind].mean(axis=(1, 2))]
+        rates += [""] * (4 - len(rates))
+        yield f"| {design.name} | {' | '.join(rates)} |"
 
 
 @dataclass(frozen=True)
@@ -160,7 +202,11 @@ LOADINGS = [
     Loadings("3 donors against 3, 3 factors", (3, 3), n_factors=3),
     Loadings("3 donors against 3, 20 factors", (3, 3), n_factors=20),
     Loadings(
-        "50 guides in 3 replicates; 10, 50 and 250 cells", (3, 3), (UNEQUAL, UNEQUAL), guides=50, paired=True
+        "200 guides in 3 replicates, 10 to 250 cells",
+        (3, 3),
+        (UNEQUAL, UNEQUAL),
+        guides=200,
+        paired=True,
     ),
     *(Loadings(f"slope on the age of {2 * n} donors", (n, n), ages=True) for n in (3, 6)),
     Loadings("3 donors against 3, difference of 0.2", (3, 3), effect=0.2),
@@ -207,7 +253,7 @@ def rows_of_loadings(n_runs: int, pool: ProcessPoolExecutor) -> Iterator[str]:
     yield "| donors | p <= 0.05 | coverage of 95% intervals |"
     yield "|---|---|---|"
     for design in LOADINGS:
-        n = n_runs if design.guides == 2 else max(n_runs // 25, 4)
+        n = 5 * n_runs if design.guides == 2 else max(n_runs // 20, 4)
         runs = pool.map(p_of_loadings, [design] * n, range(n), chunksize=5)
         called, covered = np.array(list(runs)).mean(axis=0)
         yield f"| {design.name} | {called:.3f} | {covered:.1%} |"
@@ -220,7 +266,7 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
-    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()
     with ProcessPoolExecutor(asked.jobs) as pool:

@@ -224,7 +224,7 @@ def draw(records: list[Record], path: Path) -> None:
     """Draw what is missing to the exact fit against the cost of an iteration."""
     from matplotlib.figure import Figure
 
-    from log1pnmf._common.colors import distinct_colors
+    from log1pnmf.analysis.groups import distinct_colors
 
     names = {"baron": "pancreas", "pbmc": "PBMC"}
     figure = Figure(figsize=(7.4, 4.0), layout="constrained")

@@ -337,7 +337,7 @@ def test_links_are_seen(tmp_path):
 
 
 def test_the_reference_lists_the_public_names():
-    """Docs, tests and `__all__` are one list."""
+    """Docs, tests and what modules offer are one list."""
     page = (ROOT / "docs/reference/api.md").read_text()
     listed = re.findall(r"^   ([\w.]+)$", page, re.MULTILINE)
     assert sorted(f"log1pnmf.{one}" for one in listed) == sorted(public_names())

@@ -10,8 +10,7 @@ import pytest
 from tools.index_readme import absolute, with_urls
 
 from log1pnmf import _core
-from log1pnmf.cli import main
-from log1pnmf.cli.environment import describe_environment
+from log1pnmf.cli import describe_environment, main
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"cluster", "fft", "integrate", "interpolate", "io", "linalg", "ndimage", "optimize", "signal"}

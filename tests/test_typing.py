@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import log1pnmf as lp
-from log1pnmf.analysis.consensus import ConsensusOptions
 from log1pnmf.analysis.evidence import EvidenceOptions
 from log1pnmf.analysis.markers import MarkerOptions
 from log1pnmf.analysis.select import SelectOptions
+from log1pnmf.analysis.stability import ConsensusOptions
 from log1pnmf.analysis.usage import SampleOptions
 from log1pnmf.fitting.fit_counts import FitParameters, FoldParameters
 

@@ -78,22 +78,25 @@ def sizes() -> dict[str, int]:
 
 
 def walk(call: Callable[[], Any]) -> tuple[int, int, int]:
-    """Functions and files of the package that a call passes through, and how deep."""
+    """Functions and files of the package that a call passes through, and how deep.
+
+    Comprehensions, generator expressions and lambdas are no functions: before Python 3.12 they had frames.
+    """
     seen: set[tuple[str, str]] = set()
     depth = deepest = 0
 
     def follow(frame: Any, event: str, _: Any) -> None:
         nonlocal depth, deepest
         code = frame.f_code
-        if event not in ("call", "return") or not code.co_filename.startswith(str(PACKAGE)):
+        inside = code.co_filename.startswith(str(PACKAGE)) and not code.co_name.startswith("<")
+        if event not in ("call", "return") or not inside:
             return
         if event == "return":
             depth -= 1
             return
         depth += 1
         deepest = max(deepest, depth)
-        if not code.co_name.startswith("<"):
-            seen.add((code.co_filename, code.co_qualname if sys.version_info >= (3, 11) else code.co_name))
+        seen.add((code.co_filename, code.co_qualname if sys.version_info >= (3, 11) else code.co_name))
 
     sys.setprofile(follow)
     try:

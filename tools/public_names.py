@@ -1,4 +1,4 @@
-"""The public names of the package: those in ``__all__`` of the modules that users may import.
+"""The public names of the package: those that the modules offer that users may import.
 
 docs/reference/api.md lists them, and the tests ask of each that it is documented.
 """
@@ -26,12 +26,18 @@ def public_modules() -> dict[str, ModuleType]:
     }
 
 
+def offered_by(module: ModuleType) -> list[str]:
+    """What a module without ``__all__`` imports from other modules of the package, to offer it."""
+    own = {name: getattr(thing, "__module__", "") for name, thing in vars(module).items()}
+    return [name for name, home in own.items() if home.startswith("log1pnmf.") and name[0] != "_"]
+
+
 def public_names() -> dict[str, Any]:
     """Everything public that is not a module, by its full name."""
     found = {
         f"{module}.{name}": getattr(contents, name)
         for module, contents in public_modules().items()
-        for name in contents.__all__
+        for name in getattr(contents, "__all__", None) or offered_by(contents)
         if name != "__version__"
     }
     for name in ALSO:

@@ -3,7 +3,7 @@ document.addEventListener("DOMContentLoaded", () => {
   for (const picture of document.querySelectorAll(".bd-article img")) {
     const mark = () => {
       const { naturalWidth: width, naturalHeight: height } = picture;
-      picture.classList.toggle("wide", width > (width > 750 ? 1.15 : 1.7) * height);
+      picture.classList.toggle("wide", width > (width > 600 ? 1.15 : 1.7) * height);
     };
     picture.addEventListener("load", mark);
     mark();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, overload
@@ -16,8 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from log1pnmf._common.archive import StrPath
 from log1pnmf._common.arrays import Numbers
-from log1pnmf._common.checks import Seed, check_choice, one_for_each
-from log1pnmf.analysis.batches import batch_effects
+from log1pnmf._common.checks import Seed, check_choice, check_not_negative, one_for_each
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.markers import MarkerOptions, Markers, markers, top_features
 from log1pnmf.analysis.usage import SampleOptions, Usage, usage
@@ -204,7 +204,12 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     @property
     def batch_effects_(self) -> Any:
         """Effects of batches on features, batches x features (a data frame with pandas); None without."""
-        return None if self.fit_.batches is None else batch_effects(self.fit_)
+        batches = self.fit_.batches
+        if batches is None or find_spec("pandas") is None:
+            return None if batches is None else batches.effects.copy()
+        from pandas import DataFrame
+
+        return DataFrame(batches.effects.copy(), list(batches.names), self.fit_.feature_labels)
 
     @property
     def approximate_objective_(self) -> float | None:
@@ -426,9 +431,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
                 f"loadings must have {K} columns, one for each factor, got shape {values.shape}; "
                 "pass what transform returned"
             )
-        if (values < 0).any():
-            i, k = (int(x) for x in np.argwhere(values < 0)[0])
-            raise ValueError(f"loadings must not be negative, got {values[i, k]} at row {i}, column {k}")
+        check_not_negative("loadings", values)
         rates = self.fit_.link.inverse(values @ self.components_)
         if size_factors is None:
             return rates

@@ -16,7 +16,7 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from log1pnmf import pl
-from log1pnmf._common.colors import distinct_colors
+from log1pnmf.analysis.groups import distinct_colors
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.pl.canvas import fit_of_arrays
 from log1pnmf.pl.loadings import factor_legend

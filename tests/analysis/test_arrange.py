@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from log1pnmf._common.colors import BASELINE, distinct_colors, factor_colors
-from log1pnmf.analysis.groups import MOST_LEAVES, Groups, arrange
+from log1pnmf.analysis.groups import BASELINE, MOST_LEAVES, Groups, arrange, distinct_colors, factor_colors
 
 
 def walk(loadings, order):

@@ -1,5 +1,7 @@
 """Diagnostics: sums agree with plain formulas, what is wrong is found, and what is right is not."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -57,9 +59,9 @@ def test_sums_agree_with_plain_formulas(drawn, model, monkeypatch):
     np.testing.assert_allclose(found.sample_deviance, deviance.sum(axis=1) / expected.sum(axis=1))
     np.testing.assert_allclose(found.feature_deviance, deviance.sum(axis=0) / expected.sum(axis=0))
     order = np.argsort(-deviance, axis=None)[:50]
-    np.testing.assert_array_equal(found.worst.sample, order // 80)
-    np.testing.assert_array_equal(found.worst.feature, order % 80)
-    np.testing.assert_allclose(np.abs(found.worst.value), np.sqrt(deviance.ravel()[order]))
+    np.testing.assert_array_equal(found.worst["sample"], order // 80)
+    np.testing.assert_array_equal(found.worst["feature"], order % 80)
+    np.testing.assert_allclose(np.abs(found.worst["value"]), np.sqrt(deviance.ravel()[order]))
 
 
 def test_a_good_fit_looks_good(drawn, model):
@@ -101,14 +103,14 @@ def test_residuals_are_those_of_the_noise(dispersed):
     assert abs(np.median(found.feature_deviance[busy]) - 1.0) < 0.12
     assert np.median(wrong.feature_dispersion[busy]) > 1.5
     assert np.median(wrong.feature_deviance[busy]) > 1.5
-    assert "times that of the negative binomial" in found.summary()
-    assert "times Poisson's" in wrong.summary()
+    assert "times that of negative binomial counts" in found.summary()
+    assert "times that of Poisson counts" in wrong.summary()
 
 
 def test_the_largest_residuals_are_of_the_noise(dispersed):
     """Half the square is the log-likelihood lost against a mean of the count itself, as scipy has it."""
     _, (found, _) = dispersed
-    at = found.worst
+    at = SimpleNamespace(**found.worst)
     r = 1.0 / found.fitted_dispersion[at.feature]
     own, fitted = (nbinom.logpmf(at.count, r, r / (r + mean)) for mean in (at.count, at.mean))
     np.testing.assert_allclose(0.5 * at.value**2, own - fitted, rtol=1e-9)
@@ -120,9 +122,27 @@ def test_trend_of_dispersions(dispersed):
     away = np.log(found.fitted_dispersion / found.trend)
     assert np.mean(np.abs(away) < 2.0 * found.trend_spread) > 0.9
     assert np.median(found.trend) == pytest.approx(0.6, rel=0.3)
-    assert list(found.features)[-2:] == ["fitted_dispersion", "trend"]
+    assert list(found.features)[-3:] == ["fitted_dispersion", "trend", "shared"]
     assert wrong.trend is None
     assert "trend" not in wrong.features
+
+
+def test_dispersions_that_hide_structure_are_named_and_no_others():
+    """Eight features rise together in a fifth of the samples: two factors miss it, three do not."""
+    rng = np.random.default_rng(1)
+    loadings = np.column_stack([np.ones(300), rng.random(300) < 0.5, rng.random(300) < 0.2])
+    second = rng.uniform(0.0, 1.5, 80) * (rng.random(80) < 0.5)
+    factors = np.column_stack([rng.uniform(0.5, 2.0, 80), second, 1.5 * (np.arange(80) < 8)])
+    means = np.expm1(loadings @ factors.T)
+    counts = rng.poisson(means * rng.gamma(1 / 0.3, 0.3, means.shape))
+    missed, reached = (
+        diagnose(fit_log1p_nmf(counts, K, noise="nb", tol=1e-6, n_jobs=1), counts) for K in (2, 3)
+    )
+    assert sorted(missed.hidden()) == list(range(8))
+    assert np.median(missed.fitted_dispersion[:8]) > 0.5
+    assert "The dispersions of 8 features hide structure: " in missed.summary()
+    assert not reached.feature_shared.any()
+    assert "hide structure" not in reached.summary()
 
 
 def test_wrong_rows_columns_and_entries_are_found(drawn):
@@ -133,9 +153,9 @@ def test_wrong_rows_columns_and_entries_are_found(drawn):
     model = Log1pNMF(2, c=1.0, likelihood="exact", random_state=0, n_jobs=1).fit(counts)
     found = diagnose(model, counts, feature_names=[f"g{j}" for j in range(80)])
     assert 17 in found.outliers()[:2]
-    assert (60, 5) in zip(found.worst.sample.tolist(), found.worst.feature.tolist(), strict=True)
+    assert (60, 5) in zip(found.worst["sample"].tolist(), found.worst["feature"].tolist(), strict=True)
     assert "g5" in found.entries["feature"][:10]
-    assert "Outlying samples" in found.summary()
+    assert "explained much worse" in found.summary()
     assert list(found.samples) == ["sample", "deviance", "dispersion", "score"]
 
 

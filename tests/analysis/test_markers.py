@@ -49,12 +49,12 @@ def test_markers_of_a_model(blocks):
 
 
 def test_progress_of_all_that_takes_long(blocks, capsys):
-    """A fit to each half of the samples, then two regressions of every feature."""
+    """Fits at other size factors and to each half of the samples, then tests of every feature."""
     markers(*blocks, verbose=1, n_jobs=1)
-    halves, tests = capsys.readouterr().err.splitlines()
-    assert halves.startswith("markers: fits to half of the samples: ")
-    assert "of 40 iterations in" in halves
-    assert tests.startswith("markers: tests: 62 of 62 regressions in")
+    fits, tests = capsys.readouterr().err.splitlines()
+    assert fits.startswith("markers: short fits: ")
+    assert "of 60 iterations in" in fits
+    assert tests.startswith("markers: tests: 31 of 31 features in")
 
 
 def test_every_list_has_the_same_features_in_the_same_order(blocks, tmp_path):

@@ -15,7 +15,7 @@ from tests.fuzz.damage import write_tenx
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import filter_table, read_table
 from log1pnmf.counts.text import CountTable
-from log1pnmf.counts.write import write_chunks, write_table
+from log1pnmf.counts.write import write_table
 
 NAMED = ["t.h5ad", "t.zarr", "t.csv", "t.csv.gz", "t.tsv", "t.tsv.gz", "t.npz", "folder"]
 NAMELESS = ["t.mtx", "t.mtx.gz", "t.npy"]
@@ -201,30 +201,6 @@ def test_raw_and_missing_labels(tmp_path):
     adata.write_h5ad(tmp_path / "t.h5ad")
     assert read_table(tmp_path / "t.h5ad", layer="raw").shape == (2, 3)
     assert read_table(tmp_path / "t.h5ad").labels("type").tolist() == ["a", "NA"]
-
-
-@pytest.mark.parametrize("name", ["t.h5ad", "t.zarr"])
-@pytest.mark.parametrize("kind", [np.int32, np.int64, np.float64])
-def test_chunks_make_up_one_anndata(tmp_path, name, kind):
-    values = np.random.default_rng(0).poisson(0.5, (23, 7)).astype(kind)
-    values[:2, :2] = [[2**24 + 1, 0], [0, 2**31 - 1]]
-    chunks = (sparse.csr_array(values[i : i + 5]) for i in range(0, 23, 5))
-    nnz = write_chunks(tmp_path / name, chunks, shape=values.shape, feature_names=list("abcdefg"))
-    assert nnz == np.count_nonzero(values)
-    adata = (anndata.read_h5ad if name.endswith("h5ad") else anndata.read_zarr)(tmp_path / name)
-    assert adata.X.toarray().tolist() == values.tolist()
-    assert adata.var_names.tolist() == list("abcdefg")
-    np.testing.assert_array_equal(dense(read_table(tmp_path / name)), values)
-
-
-@pytest.mark.parametrize(
-    ("kinds", "words"), [((np.float32,), "make up"), ((np.float32, np.int32), "one kind")]
-)
-def test_chunks_that_do_not_fit_leave_nothing(tmp_path, kinds, words):
-    chunks = [sparse.csr_array(np.eye(2, dtype=kind) * (2**24 + 1)) for kind in kinds]
-    with pytest.raises(ValueError, match=words):
-        write_chunks(tmp_path / "t.h5ad", chunks, shape=(4, 2))
-    assert not list(tmp_path.iterdir())
 
 
 @given(

@@ -11,7 +11,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines import native as native_module
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.dispersion import MeanSpectrum, _Condensed, _Likelihood, update_dispersions
+from log1pnmf.model.dispersion import AllMeans, Likelihood, MeanSpectrum, update_dispersions
 from log1pnmf.model.noise import NegativeBinomial, ShiftedLog
 from log1pnmf.model.problem import Problem
 
@@ -39,8 +39,8 @@ def condensed(problem, loadings, factors, **options):
 def test_condensed_means_have_the_likelihood_of_all(c, kernel):
     problem, loadings, factors = drawn(c)
     spectrum = condensed(problem, loadings, factors, kernel=kernel)
-    exact = _Likelihood(problem.counts, factors, problem, loadings)
-    found, which = _Condensed(problem.counts, factors, spectrum), np.array([3, 0, 11, 7, 4, 9])
+    exact = Likelihood(problem.counts, factors, AllMeans(problem, loadings, factors))
+    found, which = Likelihood(problem.counts, factors, spectrum), np.array([3, 0, 11, 7, 4, 9])
     for theta in np.log([1e-6, 1e-3, 0.1, 0.5, 3.0, 50.0]):
         one, other = exact(np.full(6, theta), which), found(np.full(6, theta), which)
         for name in ("slope", "bend"):
@@ -72,8 +72,8 @@ def test_effects_of_batches_are_in_the_means():
     problem = replace(problem, batches=batches)
     spectrum, theta = condensed(problem, loadings, factors), np.log(np.linspace(0.1, 1.0, len(factors)))
     every = np.arange(len(factors))
-    expected = _Likelihood(problem.counts, factors, problem, loadings)(theta, every).slope
-    found = _Condensed(problem.counts, factors, spectrum)(theta, every).slope
+    expected = Likelihood(problem.counts, factors, AllMeans(problem, loadings, factors))(theta, every).slope
+    found = Likelihood(problem.counts, factors, spectrum)(theta, every).slope
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -89,7 +89,7 @@ def test_samples_add_up_in_any_pieces_and_with_any_number_of_threads():
         piece = Problem(some, sizes, problem.link, noise=problem.noise)
         parts.append(MeanSpectrum.zeros(low))
         NativeEngine(piece).add_spectrum(loadings[rows], factors, into=parts[-1])
-    both = parts[0].plus(parts[1])
+    both = parts[0] + parts[1]
     np.testing.assert_allclose(both.entries, whole.entries, rtol=1e-12, atol=1e-10)
     np.testing.assert_allclose(both.counted, whole.counted, rtol=1e-12, atol=1e-8)
     assert both.n_free == np.count_nonzero(loadings)

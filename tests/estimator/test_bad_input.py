@@ -78,7 +78,7 @@ PARAMETERS = [
     ("run", "error", "message"),
     [
         ({"callbacks": 5}, TypeError, "callbacks must be a sequence of callables, got 5; pass a list"),
-        ({"callbacks": ["stop"]}, TypeError, "callbacks must be callable, got 'stop'"),
+        ({"callbacks": ["stop"]}, TypeError, "callbacks must be a sequence of callables, got .*'stop'"),
         ({"checkpoint": 3}, TypeError, "checkpoint must be the path of a file, got 3"),
         ({"checkpoint": "nowhere/file"}, FileNotFoundError, r"checkpoint is .* no folder .*: make it"),
     ],
@@ -128,7 +128,7 @@ def test_before_fit_and_with_other_features():
     ("loadings", "sizes", "message"),
     [
         (np.ones((3, 5)), None, r"loadings must have 2 columns, one for each factor, got shape \(3, 5\)"),
-        (-np.ones((3, 2)), None, "loadings must not be negative, got -1.0 at row 0, column 0"),
+        (-np.ones((3, 2)), None, "loadings must be finite and not negative, got -1.0 at row 0, column 0"),
         (np.full((3, 2), np.nan), None, "loadings contains NaN"),
         (np.ma.masked_array(np.ones((3, 2)), mask=np.eye(3, 2)), None, "loadings has .* masked"),
         (np.ones((3, 2)), np.ones(4), r"each of the 3 samples; got shape \(4,\)"),

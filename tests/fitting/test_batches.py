@@ -10,7 +10,6 @@ from scipy.optimize import linear_sum_assignment
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf, open_counts
 from log1pnmf.analysis import (
-    batch_effects,
     batch_findings,
     confounded_groups,
     deviance_explained,
@@ -164,7 +163,7 @@ def test_other_samples_of_the_fit_bring_their_batches_along(fit):
 def test_the_estimator_shows_effects_with_names(fit):
     model = Log1pNMF.of(fit)
     assert list(model.batch_effects_.index) == list(fit.batches.names)
-    assert np.asarray(batch_effects(fit)) == pytest.approx(fit.batches.effects)
+    assert np.asarray(model.batch_effects_) == pytest.approx(fit.batches.effects)
     assert Log1pNMF.of(fitted(batch=None, max_iter=2)).batch_effects_ is None
     assert "batches         3, 90% of their effects in" in model.summary()
     told = model.summary().split("Batches (samples, largest effects on rates of features)")[1].splitlines()

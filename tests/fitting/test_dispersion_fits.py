@@ -219,3 +219,13 @@ def test_what_cannot_be_chosen_is_refused():
         choosing(scattered(0.5) * 0.5, "auto")
     with pytest.raises(ValueError, match="supports Poisson noise only; with noise='auto'"):
         choosing(scattered(0.5), "auto", likelihood="chebyshev")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("c", [1.0, 0.1])
+def test_fits_with_dispersions_converge(c):
+    rows = np.random.default_rng(0).permutation(1937)[:300]
+    counts = lp.datasets.pancreas().counts[rows]
+    seen = np.asarray((counts > 0).sum(axis=0)).ravel()
+    counts = counts[:, np.sort(np.argsort(-seen, kind="stable")[:300])]
+    assert lp.fit_log1p_nmf(counts, 8, c=c, noise="nb", n_jobs=1).converged

@@ -188,7 +188,7 @@ def test_frames_are_brought_into_the_order_of_the_data_and_arrays_are_masks_too(
     ("given", "message"),
     [
         ({"fixed_loadings": DESIGN[:5]}, "fixed_loadings must have 40 samples"),
-        ({"fixed_loadings": -DESIGN}, "not negative, got -1.0 in row 0"),
+        ({"fixed_loadings": -DESIGN}, "not negative, got -1.0 at row 0"),
         ({"fixed_loadings": np.where(DESIGN > 0, np.inf, 1.0)}, "finite"),
         ({"fixed_loadings": np.where(DESIGN > 0, np.nan, 1.0)}, "or 0 in some, and NaN"),
         ({"fixed_loadings": {"a": "x"}}, "must be numbers"),

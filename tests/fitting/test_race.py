@@ -11,6 +11,7 @@ from log1pnmf._common.checks import as_random
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting import starts as race_module
+from log1pnmf.fitting.regroup import ranked_moves, regrouped
 from log1pnmf.fitting.solver import Extrapolation, alternate
 from log1pnmf.fitting.starts import _Racer, exchanged, initialize, race
 from log1pnmf.model.noise import ShiftedLog
@@ -71,6 +72,38 @@ def test_moves_leave_a_poor_optimum_in_which_iterations_stay():
     further = racer.advance((pair.loadings, pair.factors), 300)[1]
     assert further > 0.999 * objective
     assert racer.exact.loss(better.loadings, better.factors) < 0.97 * objective
+
+
+def test_a_move_that_regroups_gains_what_it_promises():
+    """With the identity link, what own counts gain is a lower bound of what the log-likelihood gains."""
+    y = simulated(80, 60)
+    engine = engine_for(math.inf, y)
+    s, matrix = engine.problem.size_factors[:, None], engine.problem.counts.to_scipy().astype(float)
+    *_, last = alternate(engine, *initialize(engine, 5, "random", as_random(1)), max_iter=5)
+    moves = ranked_moves(matrix, s * last.loadings, last.factors, as_random(0))
+    assert len(moves) == 10 * 3
+    assert [move.gain for move in moves] == sorted((move.gain for move in moves), reverse=True)
+    for move in moves[:10]:
+        loadings, factors = regrouped(matrix, s * last.loadings, last.factors, move)
+        gain = last.loss - engine.loss(loadings / s, factors)
+        assert gain >= move.gain - 1e-6 * abs(last.loss)
+
+
+def test_the_first_move_regroups_what_is_wrong():
+    """Three blocks of samples and features: one factor has two of them, and two factors share the third."""
+    blocks = np.repeat(np.arange(3), 30)
+    y = np.random.default_rng(0).poisson(np.where(blocks[:, None] == blocks, 6.0, 0.02))
+    engine = engine_for(math.inf, y)
+    shares = np.random.default_rng(1).uniform(0.3, 0.7, size=90)
+    wrong = np.stack([blocks < 2, (blocks == 2) * shares, (blocks == 2) * (1.0 - shares)], axis=1) + 1e-3
+    matrix, third = engine.problem.counts.to_scipy().astype(float), (blocks == 2) + 1e-3
+    at = wrong, np.c_[wrong[:, 0], third, third]
+    move = ranked_moves(matrix, *at, as_random(0))[0]
+    assert (move.merged, move.split) == ((1, 2), 0)
+    loadings, _ = regrouped(matrix, *at, move)
+    dominant = loadings.argmax(axis=1)
+    assert [len(set(dominant[blocks == block])) for block in range(3)] == [1, 1, 1]
+    assert len(set(dominant)) == 3
 
 
 def test_moves_never_lose():
@@ -223,7 +256,7 @@ def test_starts_that_agree_end_the_race(monkeypatch):
     monkeypatch.setattr(race_module, "AGREED", -1.0)
     raced(engine_for(math.inf, TWO_BLOCKS), 2)
     assert n_raced[:4] == [ALONE] * 4
-    assert set(n_raced[4:]) == {race_module.AGAIN[1]}
+    assert set(n_raced[4:]) == {race_module.AGAIN}  # two factors cannot be regrouped
 
 
 def test_a_start_ends_where_it_has_settled(monkeypatch):

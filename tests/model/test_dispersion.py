@@ -13,7 +13,7 @@ from tests.reference_engine import ReferenceEngine
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.solver import alternate
 from log1pnmf.model import dispersion
-from log1pnmf.model.dispersion import HIGHEST, LOWEST, _Likelihood, update_dispersions
+from log1pnmf.model.dispersion import HIGHEST, LOWEST, AllMeans, Likelihood, update_dispersions
 from log1pnmf.model.noise import NegativeBinomial, Prior, ShiftedLog
 from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import Problem
@@ -43,7 +43,8 @@ def found_by(*arguments, **options):
 @pytest.mark.parametrize("c", [0.01, 1.0, math.inf])
 def test_the_likelihood_is_that_of_the_noise_and_its_derivatives_are_finite_differences(c):
     problem, loadings, factors, _, _ = drawn(np.full(8, 0.5), c=c, n=30)
-    likelihood, which = _Likelihood(problem.counts, factors, problem, loadings), np.array([6, 0, 3])
+    means, which = AllMeans(problem, loadings, factors), np.array([6, 0, 3])
+    likelihood = Likelihood(problem.counts, factors, means)
     for theta in np.log([1e-5, 1e-3, 0.049, 0.051, 0.4, 20.0]):
         h = 1e-4
         at, up, down = (likelihood(np.full(3, theta + s), which) for s in (0.0, h, -h))

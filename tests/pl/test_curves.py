@@ -8,8 +8,7 @@ from matplotlib import pyplot
 from matplotlib.colors import to_rgb
 
 from log1pnmf import Log1pNMF, pl
-from log1pnmf._common.colors import factor_colors
-from log1pnmf.analysis.groups import read_groups
+from log1pnmf.analysis.groups import factor_colors, read_groups
 from log1pnmf.fitting.fit import SWEEP
 from log1pnmf.pl.canvas import fit_of_arrays, fit_to_draw
 

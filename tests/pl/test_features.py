@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from log1pnmf import Log1pNMF, pl
-from log1pnmf._common.colors import factor_colors
+from log1pnmf.analysis.groups import factor_colors
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.pl.canvas import fit_of_arrays, label_columns, spread
 

@@ -5,8 +5,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from log1pnmf import pl
-from log1pnmf._common.colors import factor_colors
-from log1pnmf.analysis.groups import arrange
+from log1pnmf.analysis.groups import arrange, factor_colors
 from log1pnmf.fitting.fit import sample_shares
 from log1pnmf.pl.canvas import fit_of_arrays, group_places, stacked_pixels
 

@@ -18,13 +18,17 @@ def test_the_iterations_of_an_adaptive_fit_are_drawn(tmp_path):
 
 
 def test_a_fit_with_dispersions_is_judged_by_its_noise(tmp_path):
-    """The report names the noise everywhere, and draws dispersions with their trend."""
+    """The report names the noise everywhere, draws dispersions with their trend, and tells what they hide."""
     counts = np.random.default_rng(0).negative_binomial(2, 0.4, (60, 20))
-    texts = {}
-    for noise in ("nb", "poisson"):
-        fit = fit_log1p_nmf(counts, 2, noise=noise, init="nndsvd", tol=1e-4)
-        path = write_report(tmp_path / f"{noise}.html", fit, counts=counts, evidence=[None])
-        texts[noise] = path.read_text()
+    hidden = counts * np.where((np.arange(60)[:, None] < 20) & (np.arange(20) < 6), 8, 1)
+
+    def text(counts, n_components, noise):
+        fit = fit_log1p_nmf(counts, n_components, noise=noise, init="nndsvd", tol=1e-4)
+        return write_report(tmp_path / "r.html", fit, counts=counts, evidence=[None]).read_text()
+
+    texts = {noise: text(counts, 2, noise) for noise in ("nb", "poisson")}
+    assert "hide structure: the residuals of these features (" in text(hidden, 1, "nb")
+    assert "hide structure" not in "".join(texts.values())
     assert 'aria-label="Dispersions of features against their mean counts' in texts["nb"]
     assert texts["nb"].count('class="dots"') == texts["nb"].count('class="band"') == 1
     assert "times that of negative binomial counts" in texts["nb"]

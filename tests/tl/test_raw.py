@@ -24,17 +24,15 @@ def adata():
 def test_the_features_of_the_object_are_found_in_raw(adata):
     expected = anndata.AnnData(adata.raw[:, adata.var_names].X.copy())
     expected.var_names = adata.var_names
-    for one, where in ((adata, {"use_raw": True}), (expected, {})):
+    for one, where in ((adata, {"layer": "raw"}), (expected, {})):
         tl.log1p_nmf(one, 2, tol=1e-3, n_jobs=1, **where)
     np.testing.assert_array_equal(adata.varm["log1p_nmf"], expected.varm["log1p_nmf"])
     assert adata.uns["log1p_nmf"]["layer"] == "raw"
     tl.markers(adata)  # finds the same counts again
     assert "log1p_nmf_markers" in adata.uns
-    with pytest.raises(ValueError, match="pass one of them"):
-        tl.log1p_nmf(adata, 2, layer="counts", use_raw=True)
     del adata.raw
     with pytest.raises(KeyError, match=r"adata.raw is empty"):
-        tl.log1p_nmf(adata, 2, use_raw=True)
+        tl.log1p_nmf(adata, 2, layer="raw")
 
 
 def test_log_normalised_values_are_refused_with_the_places_of_counts(adata, tmp_path):

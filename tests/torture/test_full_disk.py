@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.cli.commands import to_r
+from log1pnmf.cli.exchange import write_r_list
 from log1pnmf.cli.fit import write_annotated_fits
 from log1pnmf.cli.run_folder import RunFolder, RunRecord, RunWriter, Source, claimed_for_run
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import Filtered
 from log1pnmf.counts.text import CountTable
-from log1pnmf.counts.write import WRITABLE, Sink, write_chunks, write_table
+from log1pnmf.counts.write import WRITABLE, Sink, write_table
 from log1pnmf.fitting.checkpoint import load_checkpoint
 from log1pnmf.report.document import write_report
 
@@ -52,12 +52,6 @@ WRITERS = {
         for ending in (*WRITABLE, "")
     },
     **{
-        f"chunks{ending}": lambda place, fit, table, ending=ending: write_chunks(
-            place / f"t{ending}", [table.counts.to_scipy()], shape=(N, M)
-        )
-        for ending in (".h5ad", ".zarr")
-    },
-    **{
         f"annotated{ending}": lambda place, fit, table, ending=ending: write_annotated_fits(
             [fit],
             Filtered(table, np.arange(N), np.arange(M), ()),
@@ -67,7 +61,7 @@ WRITERS = {
     },
     "fit": lambda place, fit, table: fit.save(place / "f.npz"),
     "report": lambda place, fit, table: write_report(place / "r.html", fit, title="t"),
-    "list for R": lambda place, fit, table: to_r(fit, place / "r", counts=table.counts),
+    "list for R": lambda place, fit, table: write_r_list(fit, place / "r", counts=table.counts),
     "run": lambda place, fit, table: write_run(place / "out", fit, table),
 }
 

@@ -8,17 +8,18 @@ writer adds. Numbers come back with the same bits, inf and NaN included.
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import secrets
 import shutil
+import signal
+import threading
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
-from types import NoneType, UnionType
+from types import FrameType, NoneType, UnionType
 from typing import Any, BinaryIO, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -178,6 +179,28 @@ def remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
+# ---------- signals that end a program
+
+# SIGTERM is how schedulers end a job, SIGHUP what a closed terminal sends; Windows has not all of them.
+ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+@contextmanager
+def handled(numbers: list[int], handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    """Borrow signals; those that are ignored (nohup) stay so."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in numbers}
+    taken = {number: old for number, old in before.items() if old not in (signal.SIG_IGN, None)}
+    for number in taken:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in taken.items():
+            signal.signal(number, old)
+
+
 # ---------- one file for arrays and their metadata: npz and JSON, no pickle, written atomically
 
 FORMAT = "log1pnmf"
@@ -219,11 +242,11 @@ def read_archive(path: StrPath, kind: str | None = None) -> tuple[dict[str, np.n
     target = real_path(path)
     if target.exists() and not target.is_file():
         raise ValueError(f"{os.fspath(path)} is not a file; pass the file that was saved")
-    content = target.read_bytes()
-    _refuse_others(path, content)
     try:
-        arrays, metadata = _members(content)
-    except Exception as error:  # a damaged file may raise anything; nothing outside of `content` is touched
+        arrays, metadata = _members(target)
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # a damaged file may raise anything
         raise ValueError(
             f"{os.fspath(path)} is damaged or was not written by {FORMAT} ({error or type(error).__name__}); "
             "use another copy of it or write it again"
@@ -244,37 +267,12 @@ def read_archive(path: StrPath, kind: str | None = None) -> tuple[dict[str, np.n
 
 
 def archive_kind(path: StrPath) -> str | None:
-    """Return the kind of content of a file of ours from its metadata; None for any other file."""
+    """Return the kind of content of a file of ours; None for any other file."""
     target = real_path(path)
-    if not target.is_file():
-        return None
     try:
-        with zipfile.ZipFile(target) as archive:
-            info = archive.getinfo(f"{METADATA}.npy")
-            if info.compress_type != zipfile.ZIP_STORED:
-                return None
-            metadata = json.loads(_array(archive, info).tobytes())
-        return str(metadata["kind"]) if metadata["format"] == FORMAT else None
+        return str(_members(target)[1]["kind"]) if target.is_file() else None
     except Exception:  # a file that is not ours may raise anything
         return None
-
-
-def _refuse_others(path: StrPath, content: bytes) -> None:
-    """Refuse an npz that is not ours, and say what it is."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-    except Exception:  # not a zip file, or a damaged one; `_members` reports it
-        return
-    if METADATA in names or not names:
-        return
-    if {"format", "shape", "data"} <= set(names):
-        what = (
-            "a sparse matrix; read it with scipy.sparse.load_npz(path), or log1pnmf.counts.read_table(path)"
-        )
-    else:
-        what = f"an npz file with {', '.join(map(repr, sorted(names)[:5]))}; read it with numpy.load(path)"
-    raise ValueError(f"{os.fspath(path)} was not written by {FORMAT}: it is {what}")
 
 
 @contextmanager
@@ -308,11 +306,14 @@ def check_value(name: str, value: Any, kind: type) -> None:
         raise ValueError(f"{name} must not be negative, got {value}")
 
 
-def _members(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+def _members(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    with zipfile.ZipFile(path) as archive:
         names = [info.filename for info in archive.infolist()]
-        if len(set(names)) < len(names) or f"{METADATA}.npy" not in names:
-            raise ValueError("its table of contents is not ours")
+        if f"{METADATA}.npy" not in names:
+            there = ", ".join(sorted(name.removesuffix(".npy") for name in names)[:5])
+            raise ValueError(f"it has {there}: read it with numpy.load or scipy.sparse.load_npz")
+        if len(set(names)) < len(names):
+            raise ValueError("its table of contents has a name twice")
         for info in archive.infolist():
             if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
                 raise ValueError(f"{info.filename} is compressed")

@@ -139,8 +139,7 @@ class Progress:
             Progress.next_line = now + LOG_EVERY
 
 
-OnStep: TypeAlias = Callable[[int, int], object]
-"""Called with the number of steps that are done, and of all."""
+OnStep: TypeAlias = Callable[[int, int], object]  # called with the number of steps that are done, and of all
 
 
 def unseen(done: int, of_all: int) -> None:
@@ -259,6 +258,14 @@ def check_one_each(name: str, values: Any, n: int, what: str = "label") -> None:
     if shape != (n,):
         got = repr(values) if isinstance(values, str) else shape[0] if len(shape) == 1 else f"shape {shape}"
         raise ValueError(f"{name} must have one {what} for each of the {n} samples, got {got}")
+
+
+def check_not_negative(name: str, table: NDArray[np.float64], unknown: Any = False) -> None:
+    """Refuse a table with entries that are negative or not finite, apart from those that are `unknown`."""
+    bad = ~(np.isfinite(table) & (table >= 0.0) | unknown)
+    if bad.any():
+        i, k = (int(at) for at in np.argwhere(bad)[0])
+        raise ValueError(f"{name} must be finite and not negative, got {table[i, k]} at row {i}, column {k}")
 
 
 def one_for_each(name: str, given: Any, length: int, *, of: str = "features") -> NDArray[np.float64]:

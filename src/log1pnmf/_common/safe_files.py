@@ -15,7 +15,9 @@ import os
 import re
 import stat
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from math import ceil, prod
 from pathlib import Path
@@ -38,6 +40,20 @@ PIECE = 1 << 20
 
 class BadFileError(ValueError):
     """A file that cannot be used: what is wrong, where, and what to do about it."""
+
+
+@contextmanager
+def readable(path: StrPath, kind: str) -> Iterator[None]:
+    """Turn whatever readers of other packages raise at what is in a file into one BadFileError."""
+    try:
+        yield
+    except (BadFileError, ImportError, PermissionError):
+        raise
+    except Exception as error:
+        cut_off = isinstance(error, EOFError | zlib.error | OSError | MemoryError)
+        what = "truncated or damaged" if cut_off else f"not a {kind} file that can be read"
+        why = f"{str(error).strip() or type(error).__name__:.200}".splitlines()[0]
+        raise BadFileError(f"{os.fspath(path)} is {what} ({why}); get another copy of it") from error
 
 
 def check_regular(path: StrPath) -> None:

@@ -1,76 +1,46 @@
 """From a `Fit` and its counts to findings."""
 
-from .batches import BatchFindings, batch_effects, batch_findings, confounded_groups
-from .consensus import Consensus, consensus
-from .diagnostics import Diagnostics, diagnose, loading_errors
-from .evidence import Evidence, evidence
-from .grid import Setting
-from .heldout import heldout_log_likelihood, heldout_score, perplexity
-from .markers import Markers, markers, top_features, top_samples
-from .metrics import (
-    FactorMatch,
-    correlation_matrix,
-    deviance_explained,
-    dominant_factor,
-    effective_factors,
-    factor_correlation,
-    hoyer,
-    log_likelihood,
-    match_factors,
-    shares,
-)
-from .select import select
-from .selection import Judgement, Selection
-from .stability import Relation, Stability, Sweep, fit_seeds, relate, stability, sweep
-from .suggest import suggest_names
-from .topics import TopicModel, coherence, exclusivity, topic_model
-from .usage import Usage, usage
-
-__all__ = [
-    "BatchFindings",
-    "Consensus",
-    "Diagnostics",
-    "Evidence",
-    "FactorMatch",
-    "Judgement",
-    "Markers",
-    "Relation",
-    "Selection",
-    "Setting",
-    "Stability",
-    "Sweep",
-    "TopicModel",
-    "Usage",
-    "batch_effects",
-    "batch_findings",
-    "coherence",
-    "confounded_groups",
-    "consensus",
-    "correlation_matrix",
-    "deviance_explained",
-    "diagnose",
-    "dominant_factor",
-    "effective_factors",
-    "evidence",
-    "exclusivity",
-    "factor_correlation",
-    "fit_seeds",
-    "heldout_log_likelihood",
-    "heldout_score",
-    "hoyer",
-    "loading_errors",
-    "log_likelihood",
-    "markers",
-    "match_factors",
-    "perplexity",
-    "relate",
-    "select",
-    "shares",
-    "stability",
-    "suggest_names",
-    "sweep",
-    "top_features",
-    "top_samples",
-    "topic_model",
-    "usage",
-]
+from .batches import BatchFindings as BatchFindings
+from .batches import batch_findings as batch_findings
+from .batches import confounded_groups as confounded_groups
+from .diagnostics import Diagnostics as Diagnostics
+from .diagnostics import diagnose as diagnose
+from .diagnostics import loading_errors as loading_errors
+from .evidence import Evidence as Evidence
+from .evidence import evidence as evidence
+from .grid import Setting as Setting
+from .heldout import heldout_log_likelihood as heldout_log_likelihood
+from .heldout import heldout_score as heldout_score
+from .heldout import perplexity as perplexity
+from .markers import Markers as Markers
+from .markers import markers as markers
+from .markers import top_features as top_features
+from .markers import top_samples as top_samples
+from .metrics import FactorMatch as FactorMatch
+from .metrics import deviance_explained as deviance_explained
+from .metrics import dominant_factor as dominant_factor
+from .metrics import effective_factors as effective_factors
+from .metrics import factor_correlation as factor_correlation
+from .metrics import hoyer as hoyer
+from .metrics import log_likelihood as log_likelihood
+from .metrics import match_factors as match_factors
+from .metrics import shares as shares
+from .select import select as select
+from .selection import Judgement as Judgement
+from .selection import Selection as Selection
+from .stability import Consensus as Consensus
+from .stability import Relation as Relation
+from .stability import Stability as Stability
+from .stability import Sweep as Sweep
+from .stability import consensus as consensus
+from .stability import fit_seeds as fit_seeds
+from .stability import relate as relate
+from .stability import stability as stability
+from .stability import sweep as sweep
+from .suggest import suggest_names as suggest_names
+from .topics import TopicModel as TopicModel
+from .topics import coherence as coherence
+from .topics import exclusivity as exclusivity
+from .topics import topic_model as topic_model
+from .usage import Usage as Usage
+from .usage import usage as usage

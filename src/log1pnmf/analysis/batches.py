@@ -1,15 +1,13 @@
-"""What batches do: their effects as a table, the features that differ most, and what cannot be told apart."""
+"""What batches do: the features that differ most, and what cannot be told apart."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import require
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import as_fit
@@ -19,39 +17,6 @@ from log1pnmf.model.batches import Batches, batch_labels
 from log1pnmf.model.problem import Problem
 
 MOST = 0.95  # part of a group, or of a batch, that makes it nearly all of it
-
-
-def batch_effects(fit: Any) -> Any:
-    """Effects of batches on features: what the rates of a feature are multiplied by in a batch.
-
-    Parameters
-    ----------
-    fit : Fit, or anything that `log1pnmf.as_fit` takes
-        Fitted with `batch`.
-
-    Returns
-    -------
-    DataFrame or ndarray of shape (n_batches, n_features)
-        A data frame with names if pandas is installed. For every feature the geometric mean over the batches
-        is 1.
-
-    Examples
-    --------
-    >>> from log1pnmf import fit_log1p_nmf
-    >>> counts = np.random.default_rng(0).poisson(5.0, (40, 3)) * [1, 1, 2]
-    >>> counts[:20, 0] *= 3
-    >>> fit = fit_log1p_nmf(counts, 1, batch=np.repeat(["a", "b"], 20))
-    >>> np.asarray(batch_effects(fit)).shape
-    (2, 3)
-    """
-    found = as_fit(fit)
-    if found.batches is None:
-        raise ValueError("the fit has no batches; fit with batch=...")
-    effects = found.batches.effects
-    if find_spec("pandas") is None:
-        return effects.copy()
-    pandas = require("pandas", purpose="batch_effects")
-    return pandas.DataFrame(effects.copy(), index=list(found.batches.names), columns=found.feature_labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,16 +56,6 @@ def batch_findings(fit: Any, counts: Any = None, *, n_top: int = 5) -> BatchFind
         The counts that were fitted. Every entry is used.
     n_top : int
         Number of features to list for each batch.
-
-    Examples
-    --------
-    >>> from log1pnmf import fit_log1p_nmf
-    >>> counts = np.random.default_rng(0).poisson(50.0, (40, 12))
-    >>> counts[:20, 0] *= 3
-    >>> fit = fit_log1p_nmf(counts, 1, batch=np.repeat(["a", "b"], 20))
-    >>> found = batch_findings(fit, counts)
-    >>> found.features[0][0][0], bool(found.total > 0)
-    ('0', True)
     """
     found = as_fit(fit)
     batches = found.batches
@@ -145,14 +100,6 @@ def confounded_groups(fit: Any, groups: Any) -> list[str]:
     -------
     list of str
         One sentence for every group that is (nearly) all of its batches.
-
-    Examples
-    --------
-    >>> from log1pnmf import fit_log1p_nmf
-    >>> counts = np.random.default_rng(0).poisson(5.0, (40, 3))
-    >>> fit = fit_log1p_nmf(counts, 1, batch=np.repeat(["a", "b"], 20))
-    >>> confounded_groups(fit, np.repeat(["treated", "control"], 20))[0][:35]
-    "group 'treated' is all of batch 'a'"
     """
     batches = as_fit(fit).batches
     if batches is None:

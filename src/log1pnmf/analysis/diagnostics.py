@@ -19,15 +19,16 @@ import scipy
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from log1pnmf._common.checks import check_choice
+from log1pnmf._common.checks import check_choice, plural
 from log1pnmf.counts.compress import dense_blocks
-from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.counts import Counts, stirling
 from log1pnmf.counts.passes import parts_of, source_of
 from log1pnmf.fitting.anndata import as_fit, fit_and_counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import counts_of, new_batches, new_samples
+from log1pnmf.fitting.summary import NOISES
 from log1pnmf.model.dispersion import update_dispersions
-from log1pnmf.model.noise import NegativeBinomial
+from log1pnmf.model.noise import NegativeBinomial, excess_constant
 from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
 from log1pnmf.model.problem import Problem
 
@@ -70,35 +71,26 @@ def _place(values: Array, grid: Array) -> Array:
 @cache
 def _poisson_table() -> tuple[Array, Array]:
     grid = np.linspace(np.log(LEAST_TABLED), np.log(LARGEST_TABLED), 600)
-    mean = np.exp(grid)[:, None]
-    y = np.arange(400.0)[None, :]
-    deviance = 2.0 * (scipy.special.xlogy(y, np.where(y > 0.0, y, 1.0) / mean) - (y - mean))
-    return grid, (scipy.stats.poisson.pmf(y, mean) * deviance).sum(axis=1)
+    return grid, _summed(0.0, np.exp(grid))
 
 
 @cache
 def _ratio_table() -> Array:
     """Table the expected deviance of negative binomial counts over that of Poisson ones."""
+    return np.stack([_summed(phi, MEANS) for phi in DISPERSIONS.tolist()]) / expected_deviance(MEANS)
+
+
+def _summed(phi: float, means: Array) -> Array:
+    """Sum the deviance of counts over their law, at some means."""
     n_ranges = int(np.log(LARGEST_COUNT / WHOLE) / np.log(GROWTH))
     beyond = np.unique(np.floor(np.geomspace(WHOLE, LARGEST_COUNT, n_ranges)))
     y = np.concatenate((np.arange(WHOLE), 0.5 * (beyond[:-1] + beyond[1:] - 1.0)))
     width = np.concatenate((np.ones(WHOLE), np.diff(beyond)))
-    table = np.stack([_of_dispersion(phi, y, width) for phi in DISPERSIONS.tolist()])
-    return table / expected_deviance(MEANS)
-
-
-def _of_dispersion(phi: float, y: Array, width: Array) -> Array:
-    """Return the expected deviance at all means of the table."""
-    r, mean = 1.0 / phi, MEANS[:, None]
-    gammaln = scipy.special.gammaln
-    logs = gammaln(y + r) - gammaln(r) - gammaln(y + 1.0) + y * np.log(phi * mean)
-    share = width * np.exp(logs - (y + r) * np.log1p(phi * mean))
-    own = np.where(y > 0.0, y, 1.0)
-    terms = scipy.special.xlogy(y, own / mean)
-    deviance = 2.0 * (terms - (y + r) * np.log((1.0 + phi * y) / (1.0 + phi * mean)))
-    found: Array = (share * deviance).sum(axis=1) / share.sum(axis=1)
-    narrow = (MEANS > LARGEST_TABLED) & (phi < 0.01)  # ranges of counts would be too wide for the law
-    return np.where(narrow, 1.0 + 1.0 / (6.0 * MEANS) + phi / 6.0, found)
+    loss = NegativeBinomial(np.array(phi)).loss(y, means[:, None])  # the law is that at ``mean = y``, less it
+    share = width * np.exp(-stirling(y) - excess_constant(y, phi) - loss)
+    found: Array = (share * 2.0 * loss).sum(axis=1) / share.sum(axis=1)
+    narrow = (means > LARGEST_TABLED) & (phi < 0.01)  # ranges of counts would be too wide for the law
+    return np.where(narrow, 1.0 + 1.0 / (6.0 * means) + phi / 6.0, found)
 
 
 # ---------- how well the loadings of a sample are known, given the factors
@@ -211,21 +203,12 @@ def _of_block(information: Array, scores: Array | None, gradient: Array, low: An
 Index = NDArray[np.intp]
 
 LEAST_MEAN = 1e-6  # where the model expects less, it expects nothing
+OVERDISPERSED = 1.5  # noise="nb" is mentioned from this multiple of Poisson's variance on
 OUTLYING = 5.0  # robust standard deviations above the median from which a sample is an outlier
-OWN = {"poisson": "Poisson's", "nb": "that of the negative binomial"}  # with which variances are compared
 ARRAYS_PER_BLOCK = 10  # in memory at a time, of the size of a block
-
-
-@dataclass(frozen=True, eq=False)
-class ExtremeEntries:
-    """Some entries of the counts, the most extreme first."""
-
-    sample: Index
-    feature: Index
-    # what was counted, and what the fit expects
-    count: Array
-    mean: Array
-    value: Array  # by which they were chosen
+MOST_COMPARED = 200  # features whose residuals are compared: those that lose most by their dispersions
+BEYOND_NOISE = 1.2  # times the largest eigenvalue of correlations between independent residuals
+HIDDEN = 0.2  # shared part of the variance from which a dispersion is said to hide structure
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,8 +229,9 @@ class Diagnostics:
         The same for samples.
     sample_score : ndarray of shape (n,)
         Robust standard deviations of the log of `sample_deviance` above its median.
-    worst : ExtremeEntries
-        Entries with the largest deviance residuals (signed roots of the deviance), and these residuals.
+    worst : dict of str to ndarray
+        Entries with the largest deviance residuals (signed roots of the deviance): numbers of their `sample`
+        and `feature`, `count`, `mean`, and as `value` the residual.
     overdispersion : float
         `phi` of all entries together.
     n_unexpected : int
@@ -264,6 +248,10 @@ class Diagnostics:
         estimates towards them.
     trend_spread : float
         Standard deviation of the logarithm of dispersions around the trend, as estimated from all features.
+    feature_shared : ndarray of shape (m,) or None
+        Part of the variance of a feature's residuals that it shares with those of other features: structure
+        that the factors do not reach and that is called dispersion. With negative binomial noise, for the 200
+        features whose counts lose most of their weight by their dispersions; 0 for others.
     """
 
     feature_mean: Array
@@ -273,7 +261,7 @@ class Diagnostics:
     sample_deviance: Array
     sample_dispersion: Array
     sample_score: Array
-    worst: ExtremeEntries
+    worst: dict[str, np.ndarray]
     overdispersion: float
     n_unexpected: int
     feature_names: NDArray[np.object_] = field(repr=False)
@@ -282,11 +270,20 @@ class Diagnostics:
     fitted_dispersion: Array | None = None
     trend: Array | None = None
     trend_spread: float = math.nan
+    feature_shared: Array | None = None
 
     def outliers(self, threshold: float = OUTLYING) -> Index:
         """Find samples more than `threshold` robust standard deviations above the median, the worst first."""
         order = np.argsort(-self.sample_score, kind="stable")
         return order[self.sample_score[order] > threshold]
+
+    def hidden(self, threshold: float = HIDDEN) -> Index:
+        """Find features with a `feature_shared` above `threshold`, those that lose most weight first."""
+        if self.feature_shared is None or self.fitted_dispersion is None:
+            return np.zeros(0, dtype=np.intp)
+        lost = self.feature_shared * _lost(self.feature_mean, self.fitted_dispersion)
+        order = np.argsort(-lost, kind="stable")
+        return order[self.feature_shared[order] > threshold]
 
     @property
     def features(self) -> dict[str, Any]:
@@ -299,6 +296,7 @@ class Diagnostics:
             "overdispersion": self.feature_overdispersion,
             "fitted_dispersion": self.fitted_dispersion,
             "trend": self.trend,
+            "shared": self.feature_shared,
         }
         return {name: values for name, values in columns.items() if values is not None}
 
@@ -315,33 +313,39 @@ class Diagnostics:
     @property
     def entries(self) -> dict[str, Any]:
         """One row for each of the least expected entries; ``pandas.DataFrame(entries)`` shows it."""
-        shown = self.worst
-        return {
-            "sample": self.sample_names[shown.sample],
-            "feature": self.feature_names[shown.feature],
-            "count": shown.count,
-            "mean": shown.mean,
-            "value": shown.value,
-        }
+        sample, feature = self.sample_names[self.worst["sample"]], self.feature_names[self.worst["feature"]]
+        return {**self.worst, "sample": sample, "feature": feature}
 
     def summary(self, n_top: int = 5) -> str:
-        """Summarise the diagnostics in words, naming at most `n_top` features and samples."""
-        dispersion = float(np.nanmedian(self.feature_dispersion))
-        worst = np.argsort(-np.nan_to_num(self.feature_dispersion), kind="stable")[:n_top]
-        named = ", ".join(f"{self.feature_names[j]} ({self.feature_dispersion[j]:.3g})" for j in worst)
-        outliers = self.outliers()
-        samples = ", ".join(str(self.sample_names[i]) for i in outliers[:n_top]) or "none"
-        lines = [
-            f"Variance of a feature: {dispersion:.2f} times {OWN[self.noise]} (median); most in {named}",
-            f"Overdispersion: variance = mean + {self.overdispersion:.3g} mean^2, over all entries",
-            f"Outlying samples: {len(outliers):,} of {len(self.sample_score):,}: {samples}",
-        ]
-        if self.fitted_dispersion is not None:
+        """Summarise the diagnostics in sentences, naming at most `n_top` features and samples."""
+        known, outliers = np.nan_to_num(self.feature_dispersion, nan=1.0), self.outliers()
+        typical, worst = float(np.median(known)), np.argsort(-known, kind="stable")[:n_top]
+        text = f"The variance of a typical feature is {typical:.2f} times that of {NOISES[self.noise]} counts"
+        if self.fitted_dispersion is None:
+            mild = "Standard errors of Poisson counts are about right."
+            wide = "The standard errors of effects allow for this; noise='nb' would model it."
+            text += f"; over all entries it is mean + {self.overdispersion:.3g} mean². "
+            text += mild if typical < OVERDISPERSED else wide
+        else:
             low, middle, high = np.quantile(self.fitted_dispersion, (0.05, 0.5, 0.95))
-            fitted = f"Fitted dispersions: {middle:.3g} in the median, 90% in {low:.3g} to {high:.3g}"
-            lines.insert(2, fitted)
+            text += f", with the dispersions of the fit: {middle:.3g} in the median, 90% in {low:.3g} to "
+            text += f"{high:.3g}."
+        named = ", ".join(f"{self.feature_names[j]} ({known[j]:.3g})" for j in worst)
+        samples = f"No sample is explained much worse than the others (robust z at most {OUTLYING:g})."
+        if len(outliers):
+            which = ", ".join(map(str, self.sample_names[outliers[:n_top]]))
+            samples = f"{plural(len(outliers), 'sample is', 'samples are')} explained much worse than the "
+            samples += f"others (robust z of the deviance above {OUTLYING:g}), most of all {which}."
+        lines = [text, f"It is largest in {named}.", samples]
+        hidden = self.hidden()
+        if len(hidden):
+            which = ", ".join(map(str, self.feature_names[hidden[:n_top]]))
+            lines.append(
+                f"The dispersions of {plural(len(hidden), 'feature', 'features')} hide structure: the "
+                f"residuals of these features ({which}) rise and fall together; more factors can explain that."
+            )
         if self.n_unexpected:
-            lines.append(f"Counts where the model expects none: {self.n_unexpected:,}, not in the variances")
+            lines.append(f"Counts where the model expects none: {self.n_unexpected:,}, not in the variances.")
         return "\n".join(lines)
 
 
@@ -373,7 +377,11 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
     (n, m), noise, phi = counts.shape, fit.noise, fit.dispersion
     terms = ("total", "mean", "square", "difference", "deviance", "expected", "pearson")
     by_sample, by_feature = ({name: np.zeros(length) for name in terms} for length in (n, m))
-    kept, n_unexpected = [np.zeros(0) for _ in range(5)], 0
+    kept, n_unexpected = [np.zeros(0, dtype=kind) for kind in (int, int, float, float, float)], 0
+    compared = np.zeros(0, dtype=np.intp)
+    if phi is not None:
+        compared = np.argsort(-_lost(counts.by_column.row_sums() / n, phi), kind="stable")[:MOST_COMPARED]
+    residuals = np.empty((n, len(compared)))
     for rows in dense_blocks(counts.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
         y, mean = counts.by_row.to_dense(rows), fit.rates.of_rows(rows_in_memory[rows])
         deviance = np.maximum(2.0 * noise.loss(y, np.maximum(mean, TINY)), 0.0)
@@ -388,6 +396,7 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
             by_feature[name] += value.sum(axis=0)
         residual = np.sign(y - mean) * np.sqrt(deviance)
         kept = _most_extreme(n_entries, kept, rows.start, y, mean, residual)
+        residuals[rows] = residual[:, compared]
     samples = counts.sample_names
     sample_deviance = _ratio(by_sample["deviance"], by_sample["expected"])
     # Every feature and every sample has K coefficients: the part of the residuals' squares that is left.
@@ -401,13 +410,14 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
         sample_deviance=sample_deviance,
         sample_dispersion=np.where(by_sample["square"] > 0.0, by_sample["pearson"] / (left * m), np.nan),
         sample_score=_robust_score(sample_deviance),
-        worst=ExtremeEntries(kept[0].astype(np.intp), kept[1].astype(np.intp), *kept[2:]),
+        worst=dict(zip(("sample", "feature", "count", "mean", "value"), kept, strict=True)),
         overdispersion=max(float(excess.sum() / max(squares.sum(), TINY)), 0.0),
         n_unexpected=n_unexpected,
         feature_names=fit.named(feature_names=feature_names).feature_labels,
         sample_names=rows_in_memory.astype(str).astype(object) if samples is None else samples,
         noise=fit.settings.noise,
         fitted_dispersion=phi,
+        feature_shared=None if phi is None else _shared(residuals, compared, m),
         **_trend(fit, counts, rows_in_memory),
     )
 
@@ -422,6 +432,27 @@ def _most_extreme(n: int, kept: list[Array], first: int, *block: Array) -> list[
     joined = [np.concatenate(pair) for pair in zip(kept, new, strict=True)]
     order = np.argsort(-np.abs(joined[-1]), kind="stable")[:n]
     return [column[order] for column in joined]
+
+
+def _lost(mean: Array, dispersion: Array) -> Array:
+    """Return how many of a feature's counts its dispersion takes away: Poisson's information less its own."""
+    return dispersion * mean**2 / (1.0 + dispersion * mean)
+
+
+def _shared(residuals: Array, compared: Index, n_features: int) -> Array:
+    """Return the part of the variance of residuals that some features share; 0 for those not compared.
+
+    Correlations between independent residuals have eigenvalues of up to ``(1 + sqrt(m / n))**2`` (Marchenko
+    and Pastur). Larger ones are those of hidden factors, which explain what these exceed 1 by.
+    """
+    n, m = residuals.shape
+    away = residuals - residuals.mean(axis=0)
+    away /= np.maximum(np.sqrt((away**2).sum(axis=0)), TINY)
+    with threadpool_limits(1, user_api="blas"):  # more threads change bits
+        values, vectors = np.linalg.eigh(away.T @ away)
+    found, edge = np.zeros(n_features), (1.0 + math.sqrt(m / n)) ** 2
+    found[compared] = vectors**2 @ np.where(values > BEYOND_NOISE * edge, values - 1.0, 0.0)
+    return found
 
 
 def _trend(fit: Fit, counts: Counts, rows: Index) -> dict[str, Any]:

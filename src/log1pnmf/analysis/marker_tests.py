@@ -254,9 +254,7 @@ MOST_REGRESSION_STEPS = 200
 LEAST_START = 1e-2  # of a feature's mean level: the least start, so that no count has mean zero
 
 
-def regress(
-    problem: Problem, loadings: Array, start: Array, n_jobs: int | None = None, shown: OnStep = unseen
-) -> Array:
+def regress(problem: Problem, loadings: Array, start: Array, n_jobs: int | None = None) -> Array:
     """Return the coefficients of maximum likelihood, features x K, on the eta scale, by Newton steps."""
     link, side, engine = problem.link, problem.factors_side, NativeEngine(problem, n_jobs)
     rates = side.rows.row_sums() / (side.column_exposure.sum() / link.exposure_scale)
@@ -272,7 +270,6 @@ def regress(
             break
         if not still.all():  # features that have arrived are left behind
             moving, side = moving[still], side.at(np.flatnonzero(still))
-        shown(len(factors) - len(moving), len(factors))
     return factors
 
 
@@ -317,22 +314,23 @@ def infer_from_fit(
 
     `centred`: relative to features that do not move, because size factors are estimates.
     """
-    sizes, own, m = problem.size_factors, source is None, len(fit.factors)
-    estimated = estimate_loadings(fit, source or problem, loadings, errors=errors, own=own)
-    start = fit.factors / fit.link.alpha
-    coefficients = regress(problem, loadings, start, n_jobs, lambda done, m: shown(done, 2 * m))
-    around = stand_ins(estimated.values, sizes, estimated.excess(sizes))
-    still = np.ones(fit.n_components)
-    if centred:
-        every = max(m // ENOUGH_FEATURES, 1)
-        some = infer(problem, estimated, coefficients, around, errors=errors, every=every)
-        still = unmoved(some, around, fit.link)
-    how: Any = {"still": still, "shown": lambda done, m: shown(m + done, 2 * m)}
-    found = infer(problem, estimated, coefficients, around, errors=errors, **how)
-    reliability = estimated.reliability(sizes)
+    regressed = _regressed(fit, problem, loadings, errors=errors, source=source, n_jobs=n_jobs)
+    still = unmoved(problem, *regressed, errors=errors)[0] if centred else None
+    found = infer(problem, *regressed, errors=errors, still=still, shown=shown)
+    reliability = regressed[0].reliability(problem.size_factors)
     nothing = reliability == 0.0  # is known of such a factor
     found.error[:, nothing], found.z[:, nothing & found.comparable] = np.inf, 0.0
     return found, reliability
+
+
+def _regressed(
+    fit: Fit, problem: Problem, loadings: Array, *, errors: str, source: Problem | None, n_jobs: int | None
+) -> tuple[EstimatedLoadings, Array, StandIns]:
+    """Return loadings with errors, the coefficients of all features on them, and what stands in."""
+    sizes = problem.size_factors
+    estimated = estimate_loadings(fit, source or problem, loadings, errors=errors, own=source is None)
+    coefficients = regress(problem, loadings, fit.factors / fit.link.alpha, n_jobs)
+    return estimated, coefficients, stand_ins(estimated.values, sizes, estimated.excess(sizes))
 
 
 def infer(
@@ -374,34 +372,54 @@ def infer(
     return Inference(effect, error, z, around.comparable, free, still)
 
 
-def unmoved(found: Inference, around: StandIns, link: ShiftedLog) -> Array:
+def resizing(fit: Fit, problem: Problem, *, errors: str, n_jobs: int | None = None) -> tuple[Array, Array]:
+    """Return `unmoved` of a fit, and size factors (n,) at which features that do not move are constant."""
+    regressed = _regressed(fit, problem, fit.loadings, errors=errors, source=None, n_jobs=n_jobs)
+    still, features = unmoved(problem, *regressed, errors=errors)
+    rates = fit.link.inverse(fit.loadings @ fit.factors[features].T).sum(axis=1)
+    sizes = problem.size_factors * rates
+    return still, sizes * (problem.size_factors.sum() / sizes.sum()) if rates.all() else problem.size_factors
+
+
+def unmoved(
+    problem: Problem, estimated: EstimatedLoadings, coefficients: Array, around: StandIns, *, errors: str
+) -> tuple[Array, NDArray[np.bool_]]:
     """Return the rate with each factor over that with what stands in for it, of features that do not move.
 
-    Most features have intervals that contain the ratio. Its estimate is the mean over the features that agree
-    for all factors. 1 where few features agree.
+    Also these features. Most features have intervals that contain the ratio. Its estimate is the median over
+    the features that agree for all factors. 1 where few features agree.
     """
-    tested = np.flatnonzero(around.comparable)
+    every, tested = max(len(coefficients) // ENOUGH_FEATURES, 1), np.flatnonzero(around.comparable)
+    found = infer(problem, estimated, coefficients, around, errors=errors, every=every)
     with_it, without = (found.coefficients @ side[tested].T for side in (around.own, around.rest))
     error = np.where(np.isfinite(found.error[:, tested]), found.error[:, tested], np.nan)
     steps = WITHIN * np.array([-1.0, 0.0, 1.0])[:, None, None]
     ends = with_it + steps * error
-    if not link.is_identity:
+    if not problem.link.is_identity:
         ends, without = (np.expm1(np.minimum(values, LARGEST_ETA)) for values in (ends, without))
     known = np.isfinite(error) & np.isfinite(with_it) & (error > 0.0) & (without > 0.0)
     ratios = np.where(known, ends / np.where(known, without, 1.0), np.nan)
     low, middle, high = np.log(np.maximum(ratios, TINY))
-    width = np.where(known & (high > low), high - low, np.inf)
+    precision = np.divide(1.0, high - low, out=np.zeros_like(low), where=known & (high > low))
     centre = np.array([_most_agree(low[:, k], high[:, k]) for k in range(len(tested))])
+    moved = centre != 0.0
     for _ in range(3):
         agree = (low <= centre) & (centre <= high)
-        with_all = agree.all(axis=1)[:, None] & agree  # features of other factors are not quite still
+        with_all = (
+            agree[:, moved].all(axis=1)[:, None] & agree
+        )  # features of other factors are not quite still
         agree = np.where(with_all.sum(axis=0) >= LEAST_WITH_ALL * agree.sum(axis=0), with_all, agree)
-        weights = np.where(agree, width**-2.0, 0.0)
-        means = np.nansum(weights * middle, axis=0) / np.maximum(weights.sum(axis=0), TINY)
-        centre = np.where((centre != 0.0) & (weights > 0.0).any(axis=0), means, centre)
+        for k in np.flatnonzero(moved & agree.any(axis=0)):
+            centre[k] = _weighted_median(middle[agree[:, k], k], precision[agree[:, k], k])
     still = np.ones(len(around.own))
     still[tested] = np.exp(np.where(np.abs(centre) <= MOST_UNMOVED, centre, 0.0))
-    return still
+    return still, agree[:, moved].all(axis=1) & moved.any()
+
+
+def _weighted_median(values: Array, weights: Array) -> float:
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weights[order])
+    return float(values[order[np.searchsorted(below, 0.5 * below[-1])]])
 
 
 def _most_agree(low: Array, high: Array) -> float:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.checks import (
-    OnStep,
     check_choice,
     check_whole,
     convergence_warning,
@@ -31,9 +30,8 @@ from log1pnmf.fitting.fit_counts import fit_again
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.ranking import ORDERS, Order, ranking_of
 from log1pnmf.fitting.settings import GIVEN
-from log1pnmf.model.problem import Problem
 
-from .marker_tests import ERRORS, Z95, ErrorKind, infer_from_fit, shrink
+from .marker_tests import ERRORS, Z95, ErrorKind, infer_from_fit, resizing, shrink
 from .metrics import match_factors
 
 if TYPE_CHECKING:
@@ -52,7 +50,7 @@ OF_FACTORS = ("reliability", "determined", "unmoved")  # one number per factor
 OTHER_COUNTS = 4.0  # of other factors, added to each sample where typical ones are listed
 LEVEL = 0.05  # largest adjusted p-value of features that rise significantly
 LEAST_RELIABLE = 0.5  # no markers are named of factors of less reliability
-HALF_ITERATIONS = 20  # of fits to half of the samples: enough to forget the other half
+FEW_ITERATIONS = 20  # of fits to half of the samples, or at other size factors: enough to forget the others
 LEAST_PER_FACTOR = 10  # samples of a half; with fewer the factors are taken as known
 
 
@@ -440,23 +438,35 @@ def markers(
     fit, counts = fit_and_counts(fit, counts)
     fit = fit.normalized("max").named(feature_names=feature_names)
     sizes = fit.size_factors if size_factors is None else counts.size_factors(size_factors)
+    counts, rows = counts.part_in_memory(max_samples)
     whole, names, seen = fit, tuple(fit.factor_names), None
+    fit = replace(fit.of_rows(rows), size_factors=sizes[rows])
+    how: dict[str, Any] = {"errors": errors, "n_jobs": n_jobs}
     centred = size_factors is None and fit.settings.size_factors in ("total", "fit")
-    with shown(verbose, "markers: fits to half of the samples", "iteration") as show:
-        determined = _determined(fit, counts, sizes, max_samples, n_jobs=n_jobs, show=show)
-    with shown(verbose, "markers: tests", "regression") as show:
-        if split:
-            fit, source, counts = _on_halves(fit, counts, sizes, n_jobs)
-            sizes = fit.size_factors
-            seen = _in_memory(fit, source, sizes, max_samples)[0]
-        problem, rows = _in_memory(fit, counts, sizes, max_samples)
-        loadings, alpha = np.ascontiguousarray(fit.loadings[rows]), fit.link.alpha
-        with threadpool_limits(1, user_api="blas"):  # thin products: more threads only spin and change bits
-            how: dict[str, Any] = {"errors": errors, "centred": centred, "n_jobs": n_jobs, "shown": show}
-            found, reliability = infer_from_fit(fit, problem, loadings, source=seen, **how)
-            with np.errstate(divide="ignore", invalid="ignore"):  # as far from zero as the test says
-                spread = np.where(found.z > 0.0, found.effect / found.z, found.error)
-            shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(fit.n_components)]
+    phi = 0.0 if fit.dispersion is None else fit.dispersion
+    halves = split_counts(counts, 0.5, dispersion=phi, random_state=0) if split else ()
+    with (
+        shown(verbose, "markers: short fits", "iteration") as show,
+        threadpool_limits(1, user_api="blas"),  # thin products: more threads only spin and change bits
+    ):
+        done, of_all = count(1), (2 + centred) * FEW_ITERATIONS
+        callbacks = [lambda _: show(min(next(done), of_all), of_all)]
+        fit, unmoved = (
+            _resized(fit, counts, callbacks, **how) if centred else (fit, np.ones(fit.n_components))
+        )
+        determined = _determined(fit, counts, n_jobs, callbacks)
+    with shown(verbose, "markers: tests", "feature") as show, threadpool_limits(1, user_api="blas"):
+        if halves:
+            (source, counts), fit = halves, _of_half(fit, halves[0], n_jobs)
+            seen = fit.problem(source)
+        problem = fit.problem(counts)
+        loadings, alpha = np.ascontiguousarray(fit.loadings), fit.link.alpha
+        found, reliability = infer_from_fit(
+            fit, problem, loadings, source=seen, centred=centred, shown=show, **how
+        )
+        with np.errstate(divide="ignore", invalid="ignore"):  # as far from zero as the test says
+            spread = np.where(found.z > 0.0, found.effect / found.z, found.error)
+        shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(fit.n_components)]
     reliability = reliability * np.where(np.isnan(determined), 1.0, determined)
     _warn_of_errors(reliability, found.comparable, names)
     p = scipy.stats.t.sf(found.z, max(len(loadings) - fit.n_components, 1))
@@ -467,7 +477,7 @@ def markers(
             adjusted[tested, k] = scipy.stats.false_discovery_control(p[tested, k])
     unknown = np.where(found.comparable, 0.0, np.nan)
     return Markers(
-        log2_fold_change=ranking_of(whole, found.unmoved).log2_fold_change,
+        log2_fold_change=ranking_of(whole, unmoved).log2_fold_change,
         score=ranking_of(whole).score,
         effect=alpha * found.effect,
         error=alpha * found.error,
@@ -479,7 +489,7 @@ def markers(
         weight=whole.factors,
         reliability=reliability,
         determined=determined,
-        unmoved=np.log2(found.unmoved),
+        unmoved=np.log2(unmoved),
         c=fit.c,
         errors=errors,
         split=split,
@@ -490,42 +500,48 @@ def markers(
     )
 
 
-def _in_memory(
-    fit: Fit, counts: Counts, sizes: Array, max_samples: int | None
-) -> tuple[Problem, NDArray[np.intp]]:
-    """Return the problem of the samples that are tested, and which they are."""
-    part, rows = counts.part_in_memory(max_samples)
-    batches = None if fit.batches is None else fit.batches.of_samples(rows)
-    return Problem(part, sizes[rows], fit.link, noise=fit.noise, batches=batches), rows
+def _resized(
+    fit: Fit, counts: Counts, callbacks: Any, *, errors: str, n_jobs: int | None
+) -> tuple[Fit, Array]:
+    """Return a fit at size factors by features that do not move, and how these moved before."""
+    still, sizes = resizing(fit, fit.problem(counts), errors=errors, n_jobs=n_jobs)
+    if fit.link.is_identity or (sizes == fit.size_factors).all():  # loadings make up for them
+        return fit, still
+    again = _fit_again(fit, counts, sizes, n_jobs, {"max_iter": FEW_ITERATIONS}, callbacks=callbacks)
+    return replace(again, whole=fit.whole).normalized("max"), still
 
 
-def _determined(
-    fit: Fit, counts: Counts, sizes: Array, max_samples: int | None, *, n_jobs: int | None, show: OnStep
-) -> Array:
+def _fit_again(
+    fit: Fit, counts: Counts, sizes: Array, n_jobs: int | None, changes: dict[str, Any], **given: Any
+) -> Fit:
+    """Return what a fit becomes with other counts or size factors; its factors keep their order."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", convergence_warning())
+        again = fit_again(fit, counts, sizes, changes=changes, n_jobs=n_jobs, **given)
+    order = match_factors(fit.loadings, again.loadings).pairs[:, 1]  # the order is by share, which may change
+    return replace(again, loadings=again.loadings[:, order], factors=again.factors[:, order])
+
+
+def _determined(fit: Fit, counts: Counts, n_jobs: int | None, callbacks: Any) -> Array:
     """Return the squared correlation of loadings with those from factors fitted to other samples."""
-    part, rows = counts.part_in_memory(max_samples)
-    n, k = len(rows), fit.n_components
+    n, k = len(fit.loadings), fit.n_components
     if not fit.whole or fit.factor_kinds is not None or k == 1 or n < 2 * LEAST_PER_FACTOR * k:
         return np.full(k, np.nan)
-    own, table, sizes = fit.of_rows(rows), part.to_scipy(), sizes[rows]
-    batch = None if own.batches is None else np.asarray(own.batches.sample_names)
-    strata = np.zeros(n) if own.batches is None else own.batches.labels
-    order = np.lexsort((np.random.default_rng(0).random(n), own.loadings.argmax(axis=1), strata))
-    short, shares, done = {"max_iter": HALF_ITERATIONS, "l1": 0.5 * fit.settings.l1}, [], count()
-
-    def seen(iteration: Any) -> None:
-        show(min(next(done), 2 * HALF_ITERATIONS), 2 * HALF_ITERATIONS)
-
+    table, sizes = counts.to_scipy(), fit.size_factors
+    batch = None if fit.batches is None else np.asarray(fit.batches.sample_names)
+    strata = np.zeros(n) if fit.batches is None else fit.batches.labels
+    order = np.lexsort((np.random.default_rng(0).random(n), fit.loadings.argmax(axis=1), strata))
+    short, shares = {"max_iter": FEW_ITERATIONS, "l1": 0.5 * fit.settings.l1}, []
     for chosen, others in ((order[::2], order[1::2]), (order[1::2], order[::2])):
         here, there = (Counts.from_any(table[which]) for which in (chosen, others))
         labels = None if batch is None else batch[others]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they need not converge
-            how: Any = {"changes": short, "n_jobs": n_jobs, "callbacks": [seen]}
-            half = fit_again(own.of_rows(chosen), here, sizes[chosen], **how)
-            other = replace(own, factors=half.factors)
+            how: Any = {"changes": short, "n_jobs": n_jobs, "callbacks": callbacks}
+            half = fit_again(fit.of_rows(chosen), here, sizes[chosen], **how)
+            other = replace(fit, factors=half.factors)
             found = project(other, there, sizes[others], batch=labels, prior=0.0, n_jobs=n_jobs).loadings
-        shares.append(np.maximum(match_factors(own.loadings[others], found).similarity, 0.0) ** 2)
+        shares.append(np.maximum(match_factors(fit.loadings[others], found).similarity, 0.0) ** 2)
     return np.asarray(np.mean(shares, axis=0))
 
 
@@ -544,17 +560,9 @@ def _warn_of_errors(reliability: Array, tested: NDArray[np.bool_], names: tuple[
     )
 
 
-def _on_halves(fit: Fit, counts: Counts, sizes: Array, n_jobs: int | None) -> tuple[Fit, Counts, Counts]:
-    """Fit to a random half of every count; also return this half, and the other to test on."""
-    # halves of negative binomial counts have twice the dispersion
+def _of_half(fit: Fit, half: Counts, n_jobs: int | None) -> Fit:
+    """Return the fit to half of every count; halves of negative binomial counts have twice the dispersion."""
     twice = None if fit.dispersion is None else 2.0 * fit.dispersion
-    phi = 0.0 if fit.dispersion is None else fit.dispersion
-    train, test = split_counts(counts, 0.5, dispersion=phi, random_state=0)
     given = {} if fit.asked.dispersion != GIVEN else {"dispersion": twice}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", convergence_warning())  # the fit itself has said so
-        same = {"size_factors": fit.asked.size_factors, "l1": 0.5 * fit.settings.l1}
-        half = fit_again(fit, train, 0.5 * sizes, changes=same, **given, n_jobs=n_jobs)
-    order = match_factors(fit.loadings, half.loadings).pairs[:, 1]  # the order is by share, which may change
-    loadings, factors = half.loadings[:, order], half.factors[:, order]
-    return replace(half, loadings=loadings, factors=factors, dispersion=twice), train, test
+    changes = {"l1": 0.5 * fit.settings.l1}
+    return replace(_fit_again(fit, half, 0.5 * fit.size_factors, n_jobs, changes, **given), dispersion=twice)

@@ -52,25 +52,7 @@ def hoyer(values: ArrayLike) -> Array:
 
 
 def correlation_matrix(values: ArrayLike) -> Array:
-    """Spearman's rank correlation between all pairs of columns.
-
-    Parameters
-    ----------
-    values : array of shape (m, K)
-        Table whose columns are compared.
-
-    Returns
-    -------
-    ndarray of shape (K, K)
-        0 between a column that is constant and any other, where it is not defined; 1 on the diagonal.
-
-    Examples
-    --------
-    >>> correlation_matrix([[1, 10, 3], [2, 20, 2], [3, 90, 1]])
-    array([[ 1.,  1., -1.],
-           [ 1.,  1., -1.],
-           [-1., -1.,  1.]])
-    """
+    """Return Spearman's rank correlation of all pairs of columns; 0 between a constant one and another."""
     ranks = scipy.stats.rankdata(_table(values), axis=0)
     unit = _unit(ranks - ranks.mean(axis=0))
     matrix = np.clip(unit.T @ unit, -1.0, 1.0)

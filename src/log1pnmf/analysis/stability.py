@@ -1,7 +1,8 @@
-"""Several fits of one data set: with other seeds or at other c, and how their factors relate."""
+"""Several fits of one data set: other seeds, c, K or donors; how factors relate, and which come back."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
@@ -10,15 +11,32 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import as_random, check_absent, check_choice, check_whole, new_seed
+from log1pnmf._common.checks import (
+    as_random,
+    check_absent,
+    check_choice,
+    check_one_each,
+    check_whole,
+    convergence_warning,
+    new_seed,
+    warn,
+)
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import PairSide
 from log1pnmf.fitting.anndata import as_fit
-from log1pnmf.fitting.fit import Fit, c_name
-from log1pnmf.fitting.fit_counts import SampleParameters, checked, fit_counts, fit_log1p_nmf
-from log1pnmf.fitting.settings import Settings
+from log1pnmf.fitting.fit import Fit, c_name, or_one
+from log1pnmf.fitting.fit_counts import (
+    KNOWN,
+    FitParameters,
+    SampleParameters,
+    checked,
+    fit_counts,
+    fit_log1p_nmf,
+)
+from log1pnmf.fitting.settings import GIVEN, Settings
 
 from .grid import ascending_shifts
+from .groups import MISSING, Groups, Indices
 from .metrics import deviance_explained, log_likelihood, match_factors, measures
 
 if TYPE_CHECKING:
@@ -51,13 +69,6 @@ def fit_seeds(
         Others of `log1pnmf.Log1pNMF`. `random_state` is the source of the seeds; the settings of each fit
         contain its own. The default of `init` is "random" here, because "auto" may use the same start for
         every seed.
-
-    Examples
-    --------
-    >>> from log1pnmf.datasets import pancreas
-    >>> fits = fit_seeds(pancreas().counts[:150, :400], 3, 3)
-    >>> stability(fits).factors.shape
-    (3,)
     """
     check_whole("n_seeds", n_seeds, least=1)
     check_absent(parameters, ("checkpoint",), "fits with several seeds")
@@ -204,18 +215,6 @@ def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: PairS
     on : {"loadings", "factors"}
         Whether to compare loadings or factors. Loadings compare across c; factors have another scale at
         another c.
-
-    Examples
-    --------
-    >>> from log1pnmf import fit_log1p_nmf
-    >>> from log1pnmf.datasets import pancreas
-    >>> counts = pancreas().counts[:150, :400]
-    >>> few, many = (fit_log1p_nmf(counts, K) for K in (2, 4))
-    >>> relation = relate([few, many])
-    >>> relation.names
-    ('c=1 K=2', 'c=1 K=4')
-    >>> bool(abs(sum(share for _, share in relation.splits("c=1 K=2", 1, "c=1 K=4", least=0.0)) - 1) < 1e-9)
-    True
     """
     check_choice("on", on, get_args(PairSide))
     tables: list[Array] = [getattr(as_fit(fit), on) for fit in fits]
@@ -340,3 +339,190 @@ def _row(fit: Fit, counts: Counts) -> dict[str, Any]:
     known = fit.log_likelihood
     likelihood = log_likelihood(fit, counts) if known is None else known
     return measures(fit, likelihood, deviance_explained(fit, counts))
+
+
+# ---------- factors that come back in fits with other numbers of factors and to other donors
+
+Fits = dict[tuple[str, int], Fit]
+ALONE = 0.95  # similarity of factors of a single group, whose fits share the noise of its samples
+FLOOR = 1e-3  # smallest entry of a consensus factor, relative to the mean: no count becomes impossible
+LOADINGS: Any = {"tol": 1e-5, "max_iter": 50, "n_init": 1, "l1": 0.0}  # of the fit with fixed factors
+
+
+@dataclass(frozen=True, eq=False)
+class Consensus:
+    """Factors that come back in several fits, and the fit that starts from them.
+
+    Parameters
+    ----------
+    final : Fit
+        The fit to all samples that starts from the consensus factors.
+    factors : ndarray of shape (n_features, n_programmes)
+        Consensus factors, in the order of `final`: the median of each programme.
+    fits : dict of (str, int) to Fit
+        The fit of each group and number of factors.
+    members : dict of str to ndarray
+        One row for each factor of all fits: `group`, `n_components`, `factor` (its number in that fit) and
+        `programme`, the name of the factor of `final`, empty for an outlier.
+    similarity : ndarray of shape (factors of all fits, factors of all fits)
+        Pearson's correlation of factors, after the mean of all factors was subtracted.
+    similarity_final : ndarray of shape (n_programmes,)
+        The same between each consensus factor and the factor of `final` that it became.
+    """
+
+    final: Fit
+    factors: Array
+    fits: Fits
+    members: dict[str, np.ndarray]
+    similarity: Array
+    similarity_final: Array
+
+    def table(self) -> dict[str, np.ndarray]:
+        """Return one row per factor of `final`: in which fits it came back, and how similar it was there."""
+        group, K = self.members["group"], self.members["n_components"]
+        where = [np.flatnonzero(self.members["programme"] == name) for name in self.final.factor_names]
+        pairs = [self.similarity[np.ix_(rows, rows)][np.triu_indices(len(rows), 1)] for rows in where]
+        return {
+            "factor": np.array(self.final.factor_names),
+            "n_fits": np.array([len(set(zip(group[rows], K[rows], strict=True))) for rows in where]),
+            "n_groups": np.array([len(set(group[rows])) for rows in where]),
+            "groups": np.array([", ".join(dict.fromkeys(group[rows])) for rows in where]),
+            "n_components": np.array([", ".join(map(str, np.unique(K[rows]))) for rows in where]),
+            "similarity": np.array([pair.mean() if pair.size else np.nan for pair in pairs]),
+            "similarity_final": self.similarity_final,
+        }
+
+
+class ConsensusOptions(FitParameters, total=False):
+    """Options of `consensus` beside those that belong to samples, for type checkers."""
+
+    c: float
+    least: float
+    min_fits: int
+
+
+def consensus(
+    counts: Any,
+    n_components: int | Sequence[int],
+    *,
+    c: float = 1.0,
+    groupby: Any = None,
+    least: float = 0.5,
+    min_fits: int = 2,
+    **parameters: Unpack[SampleParameters],
+) -> Consensus:
+    """Find the factors that come back over numbers of factors and donors, and fit a model that has them.
+
+    Every number of factors is fitted to every group, and the factors of all fits are joined into programmes
+    by average linkage; those that do not come back are outliers. The final fit to all samples starts from the
+    median of each programme, first with fixed factors to find loadings, then free.
+
+    Parameters
+    ----------
+    counts : array, sparse matrix or data frame of shape (n_samples, n_features)
+        Counts, samples x features.
+    n_components : int or sequence of int
+        Numbers of factors to fit.
+    c : float
+        Shift of the link.
+    groupby : array-like of shape (n_samples,), optional
+        Donor of each sample; each is fitted on its own if it has as many samples as factors.
+    least : float
+        Smallest mean similarity of the factors of a programme. With `groupby`, a programme of a single group
+        needs 0.95, because fits to the same samples also share what is noise in these.
+    min_fits : int
+        Number of fits in which a programme comes back, at least.
+    **parameters : optional
+        Others of `log1pnmf.Log1pNMF`, and `batch`. Size factors are relative to all samples.
+
+    Examples
+    --------
+    >>> from log1pnmf.datasets import pancreas
+    >>> found = consensus(pancreas().counts[:120, :200], [2, 3], tol=1e-5)
+    >>> found.table()["n_fits"]
+    array([2, 2])
+    """
+    check_absent(parameters, ("checkpoint", *KNOWN), "a consensus")
+    check_whole("min_fits", min_fits, least=1)
+    if not isinstance(parameters.get("init", ""), str):
+        raise ValueError("init must be a name: the fits of a consensus have different numbers of factors")
+    numbers = sorted(set(np.atleast_1d(n_components).tolist()))
+    settings, given = checked(n_components=numbers[-1], c=c, **parameters)
+    data = Counts.from_any(counts)
+    fits = _fits(data, groupby, numbers, settings, given)
+    together = np.hstack([fit.normalized("max").factors for fit in fits.values()])
+    profiles = _profiles(together)
+    similarity = match_factors(profiles, profiles).matrix
+    groups, sizes = np.array([name for name, _ in fits], dtype=object), np.array([K for _, K in fits])
+    owner = np.repeat(np.arange(len(fits)), sizes)
+    programmes = _programmes(similarity, owner, groups, least, min_fits)
+    medians = np.column_stack([np.median(together[:, rows], axis=1) for rows in programmes])
+    final = _final(data, medians, settings, given)
+    match = match_factors(*np.split(_profiles(np.hstack([final.factors, medians])), 2, axis=1))
+    programme = np.full(len(owner), "", dtype=object)
+    for name, place in zip(final.factor_names, match.pairs[:, 1], strict=True):
+        programme[programmes[place]] = name
+    numbered = np.concatenate([np.arange(K) for K in sizes])
+    members = {"group": groups[owner], "n_components": sizes[owner], "factor": numbered}
+    members["programme"] = programme
+    return Consensus(final, medians[:, match.pairs[:, 1]], fits, members, similarity, match.similarity)
+
+
+def _fits(data: Counts, groupby: Any, numbers: list[int], settings: Settings, given: dict[str, Any]) -> Fits:
+    """Return the fit of each group and number of factors."""
+    labels = np.full(data.n_samples, "all") if groupby is None else groupby
+    check_one_each("groupby", labels, data.n_samples)
+    groups = Groups.of(labels)
+    small = [name for name, size in zip(groups.names, groups.sizes, strict=True) if size < numbers[-1]]
+    if small:
+        warn(f"groups with fewer than {numbers[-1]} samples are not fitted: {', '.join(small)}", UserWarning)
+    fitted = [name for name in groups.names if name not in (*small, MISSING)]
+    if len(fitted) * len(numbers) < 2:
+        raise ValueError(
+            f"a consensus needs several fits, got {len(fitted)}; give several n_components, or groupby"
+        )
+    fits: Fits = {}
+    sizes = data.size_factors(given.get("size_factors", settings.size_factors))
+    how: Any = {} if settings.fits_sizes else {"size_factors": GIVEN}
+    for name in fitted:
+        rows = np.flatnonzero(groups.labels == name)
+        part = replace(Counts.from_any(data.to_scipy()[rows]), feature_names=data.feature_names)
+        own = {**given, "size_factors": sizes[rows] if how else None}
+        if given.get("batch") is not None:
+            own["batch"] = np.asarray(given["batch"], dtype=object)[rows]
+        for K in numbers:
+            fits[name, K] = fit_counts(part, replace(settings, n_components=K, **how), **own)
+            if fits[name, K].stopped == "interrupted":
+                raise KeyboardInterrupt
+    return fits
+
+
+def _profiles(factors: Array) -> Array:
+    """Return factors of length 1 without their mean, which all factors resemble."""
+    unit = factors / or_one(np.linalg.norm(factors, axis=0))
+    return np.asarray(unit - unit.mean(axis=1, keepdims=True))
+
+
+def _programmes(similarity: Array, owner: Indices, groups: Any, least: float, min_fits: int) -> list[Indices]:
+    """Return which factors make up each programme."""
+    cuts = (1.0 - least, 1.0 - max(least, ALONE))
+    coarse, fine = (scipy.cluster.hierarchy.fcluster(tree_of(similarity), cut, "distance") for cut in cuts)
+    alone = np.array([len(set(groups[owner[coarse == one]])) == 1 for one in coarse])
+    joined = np.where(alone & (len(set(groups)) > 1), -fine, coarse)
+    clusters = [np.flatnonzero(joined == one) for one in np.unique(joined)]
+    found = [rows for rows in clusters if len(set(owner[rows])) >= min_fits]
+    if not found:
+        raise ValueError(f"no factor comes back in {min_fits} fits; lower least or min_fits")
+    return found
+
+
+def _final(data: Counts, factors: Array, settings: Settings, given: dict[str, Any]) -> Fit:
+    """Return the fit to all samples that starts from factors: first these are fixed, then free."""
+    asked = replace(settings, n_components=factors.shape[1])
+    counted = data.by_column.row_sums() > 0.0
+    fixed = np.where(counted[:, None], np.maximum(factors, FLOOR * factors.mean()), 0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", convergence_warning())
+        own = {**given, "verbose": 0, "l1": None, "fixed_factors": fixed}
+        start = fit_counts(data, replace(asked, **LOADINGS), **own)
+    return fit_counts(data, asked.with_noise(start.settings.noise), **given, init=start)

@@ -15,7 +15,8 @@ Factors that agree with it are the reference, and every factor is tested relativ
 **The test** is that of a linear model of the means on groups (or a number) and covariates, one for each
 factor. Where replicates have samples in several groups, every replicate has its own level: it is compared
 with itself. A mean of few samples is known less well: its variance is that between replicates plus that of
-its samples over their number, and degrees of freedom follow Satterthwaite. With few replicates a variance is
+its samples over their number. Replicates are weighted by what this is on average over the factors, errors
+follow what it is for the factor, and degrees of freedom Satterthwaite. With few replicates a variance is
 hardly known, and those of all factors are drawn towards their common value as far as they look alike (Smyth's
 moderated t, 2004).
 
@@ -50,6 +51,9 @@ Indices = NDArray[np.intp]
 INDEPENDENT = 1e-8  # share of a column that the other columns must leave, or it cannot be told from them
 LEAST_FACTORS = 5  # from so many factors on, their variances are drawn together
 POOLED = 10.0  # degrees of freedom with which the variance of all samples counts beside that of a unit's own
+LEAST_BETWEEN = 0.2  # least variance between units, as a share of that of their samples
+LEAST_COMMON = 2.0  # the same for all factors together, by which units are weighted
+LEAST_EXPECTED = 0.5  # share of the variance due to samples that the one of a difference has at least
 WIDTH, AGREES = 2.0, 1.5  # standard errors: of the kernel that finds the mode, and up to which factors agree
 
 NOT_REPLICATES = (
@@ -65,6 +69,7 @@ class Units:
 
     means: Array  # (n_units, K): mean loadings; slopes, where the number varies within replicates
     noise: Array | None  # (n_units, K, K): their covariance over draws of samples; None: one sample each
+    scatter: Array  # (n_units,): the part of it that is due to the number of samples: 1 over that number
     keys: Indices  # (n_units, 2): group and replicate of every unit
     groups: NDArray[Any]  # (n_units,): name of the group, or the number
     covariates: Array
@@ -74,7 +79,7 @@ class Units:
 
     def at(self, which: NDArray[np.bool_]) -> Units:
         """Return some of the units."""
-        names = ("means", "noise", "keys", "groups", "covariates")
+        names = ("means", "noise", "scatter", "keys", "groups", "covariates")
         some = {name: getattr(self, name)[which] for name in names if getattr(self, name) is not None}
         order = self.order and tuple(name for name in self.order if name in some["groups"])
         return replace(self, order=order, **some)
@@ -102,13 +107,13 @@ def gather(
     if isinstance(groups, Groups):
         names = np.array(groups.names, dtype=object)
         order, paired = tuple(names[np.unique(keys[0])].tolist()), len(np.unique(keys[1])) < keys.shape[1]
-        return Units(means, noise, keys.T, names[keys[0]], extra, order, paired)
+        return Units(means, noise, 1.0 / n_samples, keys.T, names[keys[0]], extra, order, paired)
     values = groups[kept]
     centres = _means(values[:, None], unit)[:, 0]
     spread = values - centres[unit]
     varies, several = np.bincount(unit, np.abs(spread) > 1e-9 * np.abs(values).max()) > 0, n_samples > 1
     if not varies.any():
-        return Units(means, noise, keys.T, centres, extra)
+        return Units(means, noise, 1.0 / n_samples, keys.T, centres, extra)
     if not varies[several].all():
         first = np.unique(values[unit == np.argmax(varies)])[:2]
         raise ValueError(
@@ -120,7 +125,8 @@ def gather(
     squares = or_one(np.bincount(unit, spread**2))
     slopes = _means(spread[:, None] * loadings, unit) * (n_samples / squares)[:, None]
     noise = _noise(rest - spread[:, None] * slopes[unit], unit, squares)
-    return Units(slopes, noise, keys.T, np.zeros(len(keys.T)), extra, within=True).at(varies)
+    zeros = np.zeros(len(keys.T))
+    return Units(slopes, noise, 1.0 / squares, keys.T, zeros, extra, within=True).at(varies)
 
 
 def _means(values: Array, unit: Indices) -> Array:
@@ -144,19 +150,21 @@ def contrast(units: Sequence[Units], place: int) -> Units:
     """Return the units of one part of the samples, less the mean of their other parts."""
     own = units[place]
     row = {key: i for i, key in enumerate(map(tuple, own.keys))}
-    sums, found = np.zeros_like(own.means), np.zeros(len(row))
+    sums, found, scatter = np.zeros_like(own.means), np.zeros(len(row)), np.zeros(len(row))
     noise = np.zeros((*sums.shape, sums.shape[1]))
     for other in (one for i, one in enumerate(units) if i != place):
         there = [i for i, key in enumerate(map(tuple, other.keys)) if key in row]
         here = [row[tuple(other.keys[i])] for i in there]
         sums[here] += other.means[there]
         noise[here] += 0.0 if other.noise is None else other.noise[there]
+        scatter[here] += other.scatter[there]
         found[here] += 1.0
     if not found.any():
         raise ValueError("no replicate has samples of another part")
-    n_others = or_one(found)[:, None]
-    noise = (0.0 if own.noise is None else own.noise) + noise / n_others[:, None] ** 2
-    return replace(own, means=own.means - sums / n_others, noise=noise).at(found > 0.0)
+    n_others = or_one(found)
+    noise = (0.0 if own.noise is None else own.noise) + noise / n_others[:, None, None] ** 2
+    means, scatter = own.means - sums / n_others[:, None], own.scatter + scatter / n_others**2
+    return replace(own, means=means, noise=noise, scatter=scatter).at(found > 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +174,7 @@ class LinearModel:
     units: Units
     matrix: Array  # (n_units, n_coefficients)
     inverse: Array  # its pseudo-inverse
+    weights: Array  # (n_units,): mean 1; rows of `matrix` are multiplied by their roots
     others: tuple[str, ...]  # groups whose coefficients are tested; none for a number
     reference: str | None
     replicated: bool
@@ -202,7 +211,7 @@ class LinearModel:
                 f"{what} cannot be separated from the replicates and covariates, because they change "
                 "together; leave covariates out, or check the labels"
             )
-        model = cls(units, matrix, inverse, others, reference, replicated)
+        model = cls(units, matrix, inverse, np.ones(len(matrix)), others, reference, replicated)
         if model.freedom < 1:
             unit = "replicate" if replicated else "sample"
             raise ValueError(
@@ -210,7 +219,20 @@ class LinearModel:
                 f"{plural(round(len(matrix) - model.freedom), 'coefficient')}; use more {unit}s, or fewer "
                 "groups and covariates"
             )
-        return model
+        return model if units.noise is None or not replicated else model._weighted(units.noise)
+
+    def _weighted(self, noise: Array) -> LinearModel:
+        """Return the model in which means of few samples count less, for all factors alike."""
+        expected = or_one(np.einsum("u,ukk->k", self.spare, noise) / self.freedom)
+        residuals = self.units.means - self.matrix @ (self.inverse @ self.units.means)
+        between = float(((residuals**2).sum(axis=0) / (self.freedom * expected)).mean()) - 1.0
+        scatter = self.units.scatter / (self.spare @ self.units.scatter / self.freedom)
+        weights = 1.0 / (max(between, LEAST_COMMON) + scatter)
+        weights /= weights.mean()
+        matrix = np.sqrt(weights)[:, None] * self.matrix
+        lengths = np.maximum(np.linalg.norm(matrix, axis=0), 1e-300)
+        inverse = np.linalg.pinv(matrix / lengths, rcond=INDEPENDENT) / lengths[:, None]
+        return replace(self, weights=weights, matrix=matrix, inverse=inverse)
 
     @cached_property
     def spare(self) -> Array:
@@ -222,31 +244,38 @@ class LinearModel:
         """Degrees of freedom of the residuals."""
         return float(np.rint(self.spare.sum()))
 
+    @cached_property
+    def to_residuals(self) -> Array:
+        """Squares of the matrix that turns observations into residuals."""
+        return np.asarray((np.eye(len(self.matrix)) - self.matrix @ self.inverse) ** 2)
+
     def tested(self, combined: Array, rows: Indices) -> tuple[Array, Array, Array]:
         """Return coefficients, errors and degrees of freedom (rows x columns) of combinations of factors."""
-        y, weights = self.units.means @ combined, self.inverse[rows]
+        y = np.sqrt(self.weights)[:, None] * (self.units.means @ combined)
         coefficients = self.inverse @ y
         residuals, coefficients = y - self.matrix @ coefficients, coefficients[rows]
+        squares = self.inverse[rows] ** 2
         if not self.replicated:
-            squares = weights**2 / np.maximum(self.spare, 1e-3) ** 2
+            squares /= np.maximum(self.spare, 1e-3) ** 2
             error = np.sqrt(squares @ residuals**2)
             # a group of one sample: its scatter is not known
             error[(squares[:, self.spare < 1e-9] > 1e-12).any(axis=1)] = np.inf
             return coefficients, error, np.full(error.shape, self.freedom)
         variance, more = moderate((residuals**2).sum(axis=0) / self.freedom, self.freedom)
-        of_samples = np.zeros((len(y), 1))
+        of_samples, weights = np.zeros_like(y), self.weights[:, None]
         if self.units.noise is not None:
-            of_samples = np.einsum("ukl,kj,lj->uj", self.units.noise, combined, combined, optimize=True)
-        between = np.maximum(variance - self.spare @ of_samples / self.freedom, 0.0)
-        variances = between + of_samples
-        squares = weights**2
-        whole = squares @ variances
-        # variance of `whole`, by that of the variance between units
-        to_residuals = (np.eye(len(y)) - self.matrix @ self.inverse) ** 2
-        trace = (variances * (to_residuals @ variances)).sum(axis=0) / (self.freedom * (self.freedom + more))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            freedom = whole**2 / (squares.sum(axis=1, keepdims=True) ** 2 * trace)
-        return coefficients, np.sqrt(whole), np.where(trace > 0.0, freedom, self.freedom)
+            noise = np.einsum("ukl,kj,lj->uj", self.units.noise, combined, combined, optimize=True)
+            of_samples = weights * noise
+        expected = self.spare @ of_samples / self.freedom
+        between = np.maximum(variance - expected, LEAST_BETWEEN * expected)
+        # how the variances of the units compare; residuals tell their scale
+        variances = weights * between / (self.spare @ weights / self.freedom) + of_samples
+        sums = or_one(self.spare @ variances)
+        whole = (squares @ variances) * (variance * self.freedom / sums)
+        freedom = sums**2 / or_one((variances * (self.to_residuals @ variances)).sum(axis=0))
+        freedom = np.where(variances.any(axis=0), freedom * (1.0 + more / self.freedom), self.freedom)
+        error = np.sqrt(np.maximum(whole, LEAST_EXPECTED * (squares @ of_samples)))
+        return coefficients, error, np.tile(freedom, (len(rows), 1))
 
 
 def covariate_columns(covariates: Any, n: int) -> Array:

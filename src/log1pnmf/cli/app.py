@@ -11,12 +11,11 @@ from typing import Annotated
 
 import typer
 
+from log1pnmf._common.archive import ENDING, handled
 from log1pnmf._common.checks import logged
 
-from .commands import convert, evidence, info, markers, rename, report, transform, usage
-from .console import ENDING, INTERRUPTED, Screen, explain, handled
-from .demo import demo
-from .environment import describe_environment
+from .commands import convert, demo, evidence, info, markers, rename, report, transform, usage
+from .console import INTERRUPTED, Screen, explain
 from .fit import consensus, fit, sweep
 from .select import select
 
@@ -39,23 +38,11 @@ for command in (*FITTING, transform, markers, usage, evidence, rename, report, i
     app.command()(command)
 
 
-def _version(asked: bool) -> None:
-    if asked:
-        typer.echo(describe_environment())
-        raise typer.Exit
-
-
 @app.callback()
 def _common(
     *,
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            callback=_version,
-            is_eager=True,
-            help="Print versions and system information, for bug reports.",
-        ),
+    version: Annotated[  # heeded before this is loaded: a bug report is possible without the extra, too
+        bool, typer.Option("--version", help="Print versions and system information, for bug reports.")
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help=f"Show the traceback of an error; also with {DEBUG}=1.")

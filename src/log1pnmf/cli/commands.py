@@ -1,7 +1,9 @@
-"""Commands about counts, runs and models, from `info` and `convert` to `markers`, `usage` and `evidence`."""
+"""Commands about counts, runs and models, from `info` and `convert` to `markers` and `usage`; the demo."""
 
 from __future__ import annotations
 
+import math
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,8 +15,9 @@ from log1pnmf._common.archive import archive_kind, building, check_place, to_tre
 from log1pnmf._common.checks import check_whole, plural
 from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.analysis.evidence import evidence as find_evidence
-from log1pnmf.analysis.groups import MISSING
+from log1pnmf.analysis.groups import MISSING, Groups
 from log1pnmf.analysis.markers import markers as find_markers
+from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.analysis.usage import Usage
 from log1pnmf.analysis.usage import usage as compare_groups
 from log1pnmf.cli import options as common
@@ -22,14 +25,18 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import match_names, select_features
 from log1pnmf.counts.text import TEXT_FORMATS, CountTable
 from log1pnmf.counts.write import numbered, write_anndata, write_table
+from log1pnmf.datasets import Dataset, pancreas
 from log1pnmf.fitting.fit import Fit, c_name
+from log1pnmf.fitting.fit_counts import fit_log1p_nmf
 from log1pnmf.fitting.new_samples import project
-from log1pnmf.fitting.summary import summarize
+from log1pnmf.fitting.settings import Settings
+from log1pnmf.fitting.summary import factors_in_words, summarize
 from log1pnmf.tl.tools import programs
 
 from .console import Screen, noted
-from .fit import N_TOP, counts_again, report_fits
-from .options import OpenOptions, TableOptions, WordOptions, check_table, describe, unfolded
+from .exchange import read_r_list, write_r_list
+from .fit import N_TOP, counts_again, report_fits, tell_fit
+from .options import OpenOptions, TableOptions, check_table, describe, unfolded
 from .run_folder import REPORT, RunFolder, fit_in, is_run, write_columns, write_factor_tables, write_rows
 
 # ---------- findings about a fit: a table, printed and perhaps written
@@ -249,7 +256,7 @@ def info(
     path: Annotated[
         Path, common.argument(metavar="PATH", help="Counts, the folder of a run, or a model (.npz).")
     ],
-    opening: WordOptions,
+    opening: OpenOptions,
     json: common.Json = False,
 ) -> int:
     """Describe a file of counts, a run or a model."""
@@ -496,7 +503,7 @@ def convert(
             "with gene programmes for evaluation.",
         ),
     ],
-    opening: WordOptions,
+    opening: OpenOptions,
     allow_fractions: common.AllowFractions = False,
     c: common.WhichModel = None,
     counts: Annotated[Path | None, common.data("FILE", "Counts to write with a fit for R.")] = None,
@@ -515,7 +522,7 @@ def convert(
             screen.wrote(target, f" ({plural(fit.n_components, 'gene programme')})")
             return 0
         data = None if counts is None else opening.table(counts, fractions=allow_fractions).counts
-        to_r(fit, target, counts=data, force=force)
+        write_r_list(fit, target, counts=data, force=force)
         screen.wrote(target, f" (LL, FF, s, cc = {c_name(fit.c)} for R)")
         return 0
     if all((source / part).exists() for part in ("LL.csv", "FF.csv")):
@@ -539,17 +546,7 @@ def _write_programs(fit: Fit, source: Path, target: Path, *, force: bool) -> Non
         write_anndata(found, temporary)
 
 
-def to_r(fit: Fit, target: Path, *, counts: Counts | None = None, force: bool = False) -> None:
-    """Write a fit for R, whole or not at all."""
-    from .exchange import write_r_list
-
-    with building(target, force=force) as folder:
-        write_r_list(fit, folder, counts=counts)
-
-
 def _from_r(source: Path, target: Path, screen: Screen, *, force: bool) -> None:
-    from .exchange import read_r_list
-
     listed = read_r_list(source)
     if listed.counts is None:
         raise BadFileError(f"{source} has no counts.mtx, and a model needs the counts; write it in R as well")
@@ -568,3 +565,46 @@ def _from_r(source: Path, target: Path, screen: Screen, *, force: bool) -> None:
     counts = replace(Counts.from_any(listed.counts), sample_names=samples, feature_names=features)
     screen.notes(["only the counts are converted: a fit becomes a model, .npz"])
     screen.notes(write_table(CountTable(counts, source=str(source), format="R list"), target, force=force))
+
+
+# ---------- the bundled data at c = 1 and c = inf, and a report about them
+
+SOURCE = "Human pancreatic islets, donor 1 of Baron et al. 2016; comes with the package"
+DemoFolder = Annotated[Path, common.output("FOLDER", "Folder for the report.", "-o", "--output")]
+
+
+def demo(*, output: DemoFolder = Path("demo-out")) -> int:
+    """Fit the bundled pancreas data and write a report.
+
+    Human cells, 9 factors, c = 1 and c = inf.
+    """
+    run_demo(output)
+    return 0
+
+
+def run_demo(folder: Path, data: Dataset | None = None, *, max_iter: int = Settings.max_iter) -> Path:
+    """Fit the bundled data, print what was found and write a report."""
+    from log1pnmf.report.comparison import compare
+    from log1pnmf.report.document import write_report
+
+    folder.mkdir(parents=True, exist_ok=True)
+    data, screen, fits = pancreas() if data is None else data, Screen(), []
+    (n, m), counts, groups = data.counts.shape, data.counts, Groups.of(data.sample_labels)
+    screen.say(f"Pancreas: {n:,} cells of {len(groups.names)} types, {m:,} genes, {counts.nnz:,} non-zeros")
+    names: Any = {"feature_names": data.feature_names, "sample_names": [f"cell {i}" for i in range(n)]}
+    for c in (1.0, math.inf):  # parts that multiply, and parts that add up
+        with noted():  # the report has all warnings
+            fit = fit_log1p_nmf(counts, 9, c=c, max_iter=max_iter, verbose=1).named(**names)
+        screen.say("")
+        tell_fit(fit, fit.log_likelihood, deviance_explained(fit, counts), screen)
+        screen.lines("\n".join(factors_in_words(fit, N_TOP)))
+        fits.append(fit)
+    about: Any = {"title": "Human pancreatic islet cells", "source": SOURCE, "command": "log1pnmf demo"}
+    path = folder / REPORT
+    report = write_report(path, fits, groupby=groups, group_name="cell type", counts=counts, **about)
+    screen.lines("\nWhat to look at in the two structure plots of the report:")
+    comparison = compare(fits, groups=groups)
+    for text in (comparison.headline, *comparison.paragraphs):
+        screen.lines(textwrap.fill(text, 100))
+    screen.lines(f"\nReport: {report}\nOpen it in a browser: {report.resolve().as_uri()}")
+    return report

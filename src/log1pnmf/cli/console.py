@@ -6,16 +6,16 @@ import errno
 import re
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
+
+from log1pnmf._common.archive import ENDING, handled
 
 from .run_folder import json_text
 
@@ -24,9 +24,6 @@ from .run_folder import json_text
 INTERRUPTED = 130  # exit code; typer makes it of every Ctrl-C that is not caught
 KEPT = -INTERRUPTED  # returned by an interrupted command that has already printed what it kept
 
-# SIGTERM is how schedulers end a job, SIGHUP what a closed terminal sends; Windows has not all of them.
-ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-
 
 @contextmanager
 def unbroken() -> Iterator[list[int]]:
@@ -34,22 +31,6 @@ def unbroken() -> Iterator[list[int]]:
     pressed: list[int] = []
     with handled([signal.SIGINT, *ENDING], lambda number, _: pressed.append(number)):
         yield pressed
-
-
-@contextmanager
-def handled(numbers: list[int], handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
-    """Borrow signals; those that are ignored (nohup) stay so."""
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {number: signal.getsignal(number) for number in numbers}
-    taken = {number: old for number, old in before.items() if old not in (signal.SIG_IGN, None)}
-    for number in taken:
-        signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number, old in taken.items():
-            signal.signal(number, old)
 
 
 # ---------- what the user sees: results on standard output, everything else on standard error

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.archive import StrPath, replacing
+from log1pnmf._common.archive import StrPath, building
 from log1pnmf._common.checks import require
-from log1pnmf._common.safe_files import BadFileError, MemoryLimit, check_regular, market_matrix
+from log1pnmf._common.safe_files import MemoryLimit, check_regular, market_matrix, readable
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.write import whole_numbers, write_market
 from log1pnmf.fitting.fit import Fit
@@ -65,36 +65,27 @@ class RList:
         """Loadings and factors, as a start."""
         return self.loadings, self.factors
 
-    def to_fit(self, counts: Any = None) -> Fit:
-        """Return a `Fit` to `counts` (those of the list), started there and stopped before the first update.
+    def to_fit(self) -> Fit:
+        """Return a `Fit` to the counts of the list, started there and stopped before the first update.
 
         Its factors have the order and scale of every fit.
         """
-        data = self.counts if counts is None else counts
-        if data is None:
-            raise ValueError("the list has no counts, and a fit needs them; pass counts")
-        noise: dict[str, Any] = (
-            {} if self.dispersion is None else {"noise": "nb", "dispersion": self.dispersion}
-        )
+        if self.counts is None:
+            raise ValueError("the list has no counts, and a fit needs them; write them in R as well")
+        own: Any = {"c": self.c, "size_factors": self.size_factors, "init": self.init}
+        if self.dispersion is not None:
+            own |= {"noise": "nb", "dispersion": self.dispersion}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            fit = fit_log1p_nmf(
-                data,
-                self.loadings.shape[1],
-                c=self.c,
-                likelihood="exact",
-                size_factors=self.size_factors,
-                init=self.init,
-                callbacks=(lambda _: True,),
-                **noise,
-            )
+            own |= {"likelihood": "exact", "callbacks": (lambda _: True,)}
+            fit = fit_log1p_nmf(self.counts, self.loadings.shape[1], **own)
         return fit.named(sample_names=self.sample_names, feature_names=self.feature_names)
 
 
 # ---------------------------------------------------------------- writing
 
 
-def write_r_list(fit: Fit | RList, folder: StrPath, *, counts: Any = None) -> None:
+def write_r_list(fit: Fit | RList, folder: StrPath, *, counts: Any = None, force: bool = False) -> None:
     """Write a fit as LL.csv, FF.csv, s.csv and parameters.csv, which R and anything else can read.
 
     Negative binomial noise has dispersion.csv as well; the R package would take such a fit for a Poisson one.
@@ -104,9 +95,11 @@ def write_r_list(fit: Fit | RList, folder: StrPath, *, counts: Any = None) -> No
     fit : Fit or RList
         Fit to write. Rows of LL and FF have its names of samples and features, or are 1, 2, 3 and so on.
     folder : str or PathLike
-        Made where it does not exist; it must not hold such files yet.
+        New folder; it appears whole or not at all.
     counts : array, sparse matrix, data frame or Counts, optional
         Written as counts.mtx (MatrixMarket).
+    force : bool
+        Whether to replace an existing folder.
 
     Notes
     -----
@@ -145,17 +138,13 @@ def write_r_list(fit: Fit | RList, folder: StrPath, *, counts: Any = None) -> No
     if batches is not None:  # R's list has no place for them, so that they are not read back
         tables["batch_effects.csv"] = pandas.DataFrame(batches.effects.T, columns, batches.names)
         tables["batches.csv"] = pandas.DataFrame({"batch": 1.0 + batches.labels}, rows)
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
-    there = [name for name in (*tables, DISPERSION, COUNTS) if (place / name).exists()]
-    if there:
-        raise FileExistsError(f"{place} already holds {', '.join(there)}; choose another folder")
-    for name, table in tables.items():
-        with replacing(place / name) as file:  # with all digits that give the same number again
-            table.to_csv(file, mode="wb", lineterminator="\n")
-    if data is not None:
-        with replacing(place / COUNTS) as file:
-            write_market(whole_numbers(data.to_scipy()), file)
+    with building(folder, force=force) as place:
+        place.mkdir()
+        for name, table in tables.items():  # with all digits that give the same number again
+            table.to_csv(place / name, lineterminator="\n")
+        if data is not None:
+            with open(place / COUNTS, "wb") as file:  # given a name, SciPy does not notice a full disk
+                write_market(whole_numbers(data.to_scipy()), file)
 
 
 def _names(names: Any, n: int) -> list[str]:
@@ -247,10 +236,8 @@ def _read_c(path: Path) -> float:
 
 
 def _read_counts(path: Path, shape: tuple[int, int]) -> sparse.csr_array:
-    try:
+    with readable(path, "MatrixMarket"):
         matrix = sparse.csr_array(market_matrix(path, MemoryLimit(path)))
-    except Exception as error:  # the reader has errors of its own
-        raise BadFileError(f"{path} is not a MatrixMarket file ({error})") from error
     if matrix.shape != shape:
         raise ValueError(f"{path} must have shape {shape} like LL and FF, got {matrix.shape}")
     return matrix

@@ -18,12 +18,11 @@ import typer
 
 from log1pnmf._common.archive import building, check_place, from_tree, to_tree
 from log1pnmf._common.checks import Passes, plural, require, versions
-from log1pnmf._common.safe_files import BadFileError, MemoryLimit, open_store, parse_memory
+from log1pnmf._common.safe_files import BadFileError, MemoryLimit, open_store, parse_memory, readable
 from log1pnmf.analysis.batches import confounded_groups
-from log1pnmf.analysis.consensus import Consensus
-from log1pnmf.analysis.consensus import consensus as find_consensus
 from log1pnmf.analysis.metrics import deviance_explained, measures
-from log1pnmf.analysis.stability import along_path, fits_along
+from log1pnmf.analysis.stability import Consensus, along_path, fits_along
+from log1pnmf.analysis.stability import consensus as find_consensus
 from log1pnmf.cli import options as common
 from log1pnmf.counts.chunks import DEFAULT_MEMORY, open_counts
 from log1pnmf.counts.counts import Counts
@@ -67,24 +66,14 @@ def read_streamed(path: Path, reading: Reading, scheduler: str | None, screen: S
         on_chunk=Passes(),
         max_memory=reading.max_memory,
     )
-    names, labels = _obs(path, reading)
+    with readable(path, kind), open_store(path, MemoryLimit(path, reading.max_memory)) as store:
+        listed, labels = read_columns(store)
+    names = np.array([str(name) for name in listed], dtype=object)
     table = CountTable(replace(survey(source), sample_names=names), labels, str(path), kind)
     if reading.gene_symbols is not None:
         table = reading.with_symbols(table, reading.gene_symbols)
     screen.say((path.name, "bold"), f": {describe(table)} ({kind}, {len(source.chunks)} chunks)")
     return Filtered(table, np.arange(table.shape[0]), np.arange(table.shape[1]), ())
-
-
-def _obs(path: Path, reading: Reading) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Read names and labels of the samples."""
-    try:
-        with open_store(path, MemoryLimit(path, reading.max_memory)) as store:
-            names, labels = read_columns(store)
-    except (BadFileError, ImportError, PermissionError):
-        raise
-    except Exception as error:  # AnnData raises whatever it meets
-        raise BadFileError(f"{path}: obs cannot be read ({error}); the file is damaged") from error
-    return np.array([str(name) for name in names], dtype=object), labels
 
 
 # ---------- results written into AnnData, for those who go on with scanpy
@@ -301,7 +290,7 @@ def _fit_all(plan: RunPlan, filtered: Filtered, screen: Screen, done: RunWriter)
                 done.keep(fit, row)
                 done.finished = number == len(path) and not done.interrupted
                 _write(done)
-            _tell_fit(fit, row, screen, width=width)
+            tell_fit(fit, row["log_likelihood"], row["deviance_explained"], screen, width=width)
             _tell_more(plan, fit, done, warned, screen)
             if done.interrupted:
                 return
@@ -365,16 +354,15 @@ def _measures(fit: Fit, done: RunWriter, n_jobs: int | None) -> dict[str, Any]:
 # ---------------------------------------------------------------- telling
 
 
-def _tell_fit(fit: Fit, row: Mapping[str, Any], screen: Screen, *, width: int) -> None:
+def tell_fit(fit: Fit, value: float | None, explained: float, screen: Screen, *, width: int = 3) -> None:
+    """Print the log-likelihood of a fit, the deviance it explains and how it ended."""
     if fit.converged:
         state = ("converged", "green")
     elif fit.stopped == "callback":
         state = ("stopped by --time-limit", "yellow")
     else:
         state = ("not converged", "yellow")
-    value = row["log_likelihood"]
-    likelihood = "not computed" if math.isnan(value) else f"{value:,.0f}"
-    explained = row["deviance_explained"]
+    likelihood = "not computed" if value is None or math.isnan(value) else f"{value:,.0f}"
     screen.say(
         (f"c = {c_name(fit.c):<{width}}", "bold"),
         f"  log-likelihood {likelihood}",

@@ -284,11 +284,12 @@ class OpenOptions:
     max_memory: MaxMemory = None
     text: Text = None
     gene_symbols: GeneSymbols = None
+    stop_words: StopWords = None
 
     def table(self, path: Path, *, fractions: bool) -> CountTable:
         """Read a file."""
         names = ("layer", "transpose", "max_memory", "text", "stop_words")
-        how: Any = {name: getattr(self, name, None) for name in names}
+        how: Any = {name: getattr(self, name) for name in names}
         table = read_table(path, fractions="allow" if fractions else "refuse", **how)
         return table if self.gene_symbols is None else self.with_symbols(table, self.gene_symbols)
 
@@ -313,14 +314,7 @@ class OpenOptions:
 
 
 @dataclass(frozen=True)
-class WordOptions(OpenOptions):
-    """The same where the words of texts become features."""
-
-    stop_words: StopWords = None
-
-
-@dataclass(frozen=True)
-class Reading(WordOptions):
+class Reading(OpenOptions):
     """How a file is read and what is left out; see `log1pnmf.counts.read_table` and `filter_table`."""
 
     allow_fractions: AllowFractions = False

@@ -31,7 +31,7 @@ import numpy as np
 
 from log1pnmf._common.archive import StrPath, building, claimed, from_tree, remove, replacing, to_tree
 from log1pnmf._common.safe_files import BadFileError, check_names, parse_json
-from log1pnmf.analysis.consensus import Consensus
+from log1pnmf.analysis.stability import Consensus
 from log1pnmf.counts.text import CountTable, plain_cell
 from log1pnmf.counts.write import numbered, sample_labels, write_csv
 from log1pnmf.fitting.fit import Fit, c_name

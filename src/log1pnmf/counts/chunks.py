@@ -26,6 +26,7 @@ from log1pnmf._common.safe_files import (
     open_store,
     open_zarr,
     parse_memory,
+    readable,
     texts,
 )
 
@@ -302,18 +303,12 @@ def _from_path(
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path}: there is no such file or folder")
     check_regular(path)
-    try:
+    with readable(path, "h5ad or zarr"):
         store = open_store(path, MemoryLimit(path, max_memory))
         name = "X" if layer is None else f"layers/{layer}"
         if name in store:
             return _rows(path, store, name, limit), _feature_names(store) if "var" in store else None
         have = ", ".join(["X", *store.members("layers")])
-    except (BadFileError, ImportError, PermissionError):
-        raise
-    except Exception as error:  # h5py and zarr raise whatever they meet
-        raise BadFileError(
-            f"{path} is damaged or holds no AnnData ({error}); get another copy of it"
-        ) from error
     raise KeyError(f"{path} has no {name}; it has {have}")
 
 

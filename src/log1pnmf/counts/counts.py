@@ -174,11 +174,6 @@ class Tally:
         return cls._from(rows.shape[0], *map(np.concatenate, zip(*parts, strict=True)))
 
     @classmethod
-    def none(cls, n_features: int) -> Tally:
-        """Make the tally of no samples."""
-        return cls(np.zeros(n_features + 1, dtype=np.int64), np.zeros(0), np.zeros(0))
-
-    @classmethod
     def _from(cls, n_features: int, feature: NDArray[np.int64], values: Array, times: Array) -> Tally:
         lengths = np.bincount(feature, minlength=n_features)
         return cls(np.concatenate(([0], np.cumsum(lengths))).astype(np.int64), values, times)
@@ -315,18 +310,7 @@ class Counts:
         return cls(rows, columns, sample_names, feature_names)
 
     def part_in_memory(self, most: int | None = None) -> tuple[Counts, NDArray[np.int64]]:
-        """Return samples whose entries are in memory (here, all are), and which ones they are.
-
-        Parameters
-        ----------
-        most : int, optional
-            If there are more, so many random ones, always the same.
-
-        Returns
-        -------
-        counts : Counts
-        rows : ndarray of int
-        """
+        """Return samples in memory, `most` random ones if there are more, always the same; and which ones."""
         rows = np.arange(self.n_samples)
         if most is None or most >= self.n_samples:
             return self, rows

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from operator import itemgetter
+from functools import cached_property, partial, reduce
+from operator import add, itemgetter
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -39,7 +39,7 @@ class ChunkTask(Protocol):
     """Work on one chunk; it is sent to workers, so it holds all it needs."""
 
     def no_sums(self) -> Any:
-        """Return sums over no chunks; they have `plus`, which returns new sums over the chunks of both."""
+        """Return sums over no chunks, to which others can be added with ``+``."""
         ...
 
     def __call__(self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: Any) -> Any:
@@ -110,19 +110,6 @@ def chunk_counts(raw: Any) -> Counts:
     matrix = raw if sparse.issparse(raw) and raw.format == "csr" else sparse.csr_array(raw)
     rows = canonical_rows(matrix, whole=False)
     return Counts(compress_sparse(matrix)[0] if rows is None else rows)
-
-
-@dataclass(eq=False)
-class GroupSums:
-    """Sums over groups of samples."""
-
-    totals: Array  # (groups, m): of the counts
-    # (groups, m): of the weights of those samples in which the feature is not zero
-    weights: Array
-
-    def plus(self, other: GroupSums) -> GroupSums:
-        """Return new sums over the samples of both."""
-        return GroupSums(self.totals + other.totals, self.weights + other.weights)
 
 
 class RowTotals(SparseRows):
@@ -212,18 +199,21 @@ class ChunkedCounts(Counts):
     @cached_property
     def tally(self) -> Tally:
         """How often every feature has every count; a pass over the chunks."""
-        found = _pass_without_loadings(self, _TallyTask(self.n_features), np.ones(self.n_samples))
-        return cast(Tally, found.tally)
+        found = _pass_without_loadings(self, _TallyTask(), np.ones(self.n_samples))
+        return reduce(Tally.plus, found)
 
-    def group_sums(self, labels: NDArray[np.int32], n_groups: int, weights: Array | None = None) -> GroupSums:
-        """Sum up over groups of samples; a pass over the chunks, unless the last call was for the same."""
+    def group_sums(self, labels: NDArray[np.int32], n_groups: int, weights: Array | None = None) -> Array:
+        """Sum up the counts in groups of samples, and the weights of samples in which a feature is not zero.
+
+        2 x groups x features; a pass over the chunks, unless the last call was for the same.
+        """
         known: Any = self.known.get("groups")
         same = known is not None and np.array_equal(known[0], labels)
         if not same or not (weights is None or np.array_equal(known[1], weights)):
             own = np.ones(self.n_samples) if weights is None else weights
             found = _pass_without_loadings(self, _GroupTask((n_groups, self.n_features)), own, labels)
             known = self.known["groups"] = labels, own, found
-        return cast(GroupSums, known[2])
+        return cast(Array, known[2])
 
     def part_in_memory(self, most: int | None = None) -> tuple[Counts, NDArray[np.int64]]:
         """Return samples that were kept from the first look; see `Counts.part_in_memory`."""
@@ -352,7 +342,7 @@ class ClusterRunner(Runner):
         parts = [client.submit(itemgetter(1), one, pure=False) for one in done]
         while len(parts) > 1:  # pair by pair: the order depends on the number of parts and on nothing else
             pairs = zip(parts[::2], parts[1::2], strict=False)
-            sums = [client.submit(lambda one, other: one.plus(other), *pair, pure=False) for pair in pairs]
+            sums = [client.submit(add, *pair, pure=False) for pair in pairs]
             parts = sums + parts[2 * len(sums) :]
         del done
         number = {future.key: i for i, future in enumerate(loadings)}
@@ -408,27 +398,15 @@ def survey(source: CountSource) -> ChunkedCounts:
     return ChunkedCounts.gather(source, runner_of(source).survey())
 
 
-@dataclass(eq=False)
-class _Tallied:
-    """The tally of the chunks so far."""
-
-    tally: Tally
-
-    def plus(self, other: _Tallied) -> _Tallied:
-        return _Tallied(self.tally.plus(other.tally))
-
-
 @dataclass(frozen=True)
 class _TallyTask:
-    """Tallies a chunk."""
+    """Tallies a chunk; the sum is a list of tallies."""
 
-    n_features: int
+    def no_sums(self) -> list[Tally]:
+        return []
 
-    def no_sums(self) -> _Tallied:
-        return _Tallied(Tally.none(self.n_features))
-
-    def __call__(self, counts: Counts, sizes: Any, labels: Labels, *, start: Any, into: _Tallied) -> None:
-        into.tally = into.tally.plus(counts.tally)
+    def __call__(self, counts: Counts, sizes: Any, labels: Labels, *, start: Any, into: list[Tally]) -> None:
+        into[:] = [reduce(Tally.plus, into, counts.tally)]
 
 
 @dataclass(frozen=True)
@@ -437,17 +415,15 @@ class _GroupTask:
 
     shape: tuple[int, int]
 
-    def no_sums(self) -> GroupSums:
-        return GroupSums(np.zeros(self.shape), np.zeros(self.shape))
+    def no_sums(self) -> Array:
+        return np.zeros((2, *self.shape))
 
-    def __call__(self, counts: Counts, sizes: Any, labels: Labels, *, start: Any, into: GroupSums) -> None:
+    def __call__(self, counts: Counts, sizes: Any, labels: Labels, *, start: Any, into: Array) -> None:
         rows = counts.by_row
         assert labels is not None
         place = np.repeat(labels, np.diff(rows.indptr)).astype(np.int64) * self.shape[1] + rows.indices
-        weights = np.repeat(sizes, np.diff(rows.indptr))
-        size = into.totals.size
-        into.totals += np.bincount(place, rows.values, size).reshape(self.shape)
-        into.weights += np.bincount(place, weights, size).reshape(self.shape)
+        for k, values in enumerate((rows.values, np.repeat(sizes, np.diff(rows.indptr)))):
+            into[k] += np.bincount(place, values, into[k].size).reshape(self.shape)
 
 
 def _pass_without_loadings(counts: ChunkedCounts, task: ChunkTask, sizes: Any, labels: Labels = None) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 import os
-import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from scipy import sparse
 from log1pnmf._common import safe_files
 from log1pnmf._common.archive import StrPath
 from log1pnmf._common.checks import check_number, check_whole, require
-from log1pnmf._common.safe_files import BadFileError, MemoryLimit, Store, check_regular, open_store
+from log1pnmf._common.safe_files import BadFileError, MemoryLimit, Store, check_regular, open_store, readable
 
 from .compress import SparseRows
 from .counts import Counts, holds_counts
@@ -349,35 +348,7 @@ def filter_table(
     min_features: int = 0,
     mask_var: np.ndarray | None = None,
 ) -> Filtered:
-    """Remove samples with few counts, then features that occur in few of the remaining samples.
-
-    Parameters
-    ----------
-    table : CountTable
-        Counts with the names of samples and features.
-    min_samples : int
-        Smallest number of samples in which a feature must occur.
-    min_counts : float
-        Smallest total count of a sample.
-    min_features : int
-        Smallest number of features that must occur in a sample.
-    mask_var : array of bool, optional
-        Which features may stay; those of a sample are counted before.
-
-    Raises
-    ------
-    BadFileError
-        Where nothing is left.
-
-    Examples
-    --------
-    >>> table = CountTable(Counts.from_any([[1, 0, 9], [2, 5, 0], [0, 0, 1]]))
-    >>> filtered = filter_table(table, min_counts=2, min_samples=2)
-    >>> filtered.table.shape
-    (2, 1)
-    >>> filtered.report[0]
-    'samples with fewer than 2 counts: 1 of 3 removed'
-    """
+    """Remove samples with few counts, then features outside of a mask or in few of the remaining samples."""
     check_whole("min_samples", min_samples, least=0)
     check_whole("min_features", min_features, least=0)
     check_number("min_counts", min_counts)
@@ -507,16 +478,8 @@ def read_table(
     check_regular(place)
     kind = _kind(place, layer, text, stop_words)
     limit = MemoryLimit(place, max_memory)
-    try:
+    with readable(place, kind):
         raw = _read(place, kind, limit, layer=layer, text=text, stop_words=stop_words)
-    except (BadFileError, ImportError, PermissionError):
-        raise
-    except (EOFError, zlib.error, OSError, MemoryError) as error:
-        raise BadFileError(
-            f"{name} is truncated or damaged ({_short(error)}); get another copy of it"
-        ) from error
-    except Exception as error:  # readers of other packages raise whatever they meet
-        raise BadFileError(f"{name} is not a {kind} file that can be read ({_short(error)})") from error
     raw = raw.transposed() if transpose else raw
     return checked(raw, source=name, kind=kind, fractions=fractions, limit=limit)
 
@@ -554,10 +517,3 @@ def _read(
     if kind == "10x h5":
         return read_tenx_h5(place, layer, limit)
     return READERS[kind](place, limit)
-
-
-def _short(error: BaseException) -> str:
-    """First line of what another package has to say."""
-    text = str(error).strip() or type(error).__name__
-    line = text.splitlines()[0]
-    return line if len(line) <= 200 else f"{line[:197]}..."

@@ -7,18 +7,16 @@ import gzip
 import io
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 import scipy
 from scipy import sparse
 
-from log1pnmf._common.archive import StrPath, building
+from log1pnmf._common.archive import ENDING, StrPath, building, handled
 from log1pnmf._common.checks import require
 from log1pnmf._common.safe_files import BadFileError
 
@@ -30,33 +28,9 @@ ROWS_AT_ONCE = 256
 
 
 def write_table(table: CountTable, path: StrPath, *, force: bool = False) -> tuple[str, ...]:
-    """Write a table of counts; the ending of the name sets the format.
+    """Write a table of counts as the ending of the name says; return what the format cannot store.
 
-    Parameters
-    ----------
-    table : CountTable
-        Counts with the names of samples and features.
-    path : str or PathLike
-        .h5ad, .zarr, .mtx, .csv, .tsv, .npz or .npy; text and .mtx also with .gz. A name without an ending is
-        a folder as 10x writes it (features x samples, with names).
-    force : bool
-        Whether to replace an existing file.
-
-    Returns
-    -------
-    tuple of str
-        What the format cannot store.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from log1pnmf.counts.counts import Counts
-    >>> path = os.path.join(tempfile.mkdtemp(), "counts.npz")
-    >>> write_table(CountTable(Counts.from_any([[1, 0], [2, 5]])), path)
-    ()
-    >>> sparse.load_npz(path).toarray()
-    array([[1, 0],
-           [2, 5]], dtype=int32)
+    A name without an ending is a folder as 10x writes it.
     """
     kind = format_of(path) if Path(path).suffix else "10x folder"
     if kind not in WRITERS:
@@ -224,17 +198,21 @@ WRITERS: dict[str, Callable[[CountTable, Path], None]] = {
 # ---------- AnnData in files; HDF5 files survive a full disk
 
 
+def write_anndata(adata: Any, path: Path) -> None:
+    """Write AnnData to a new .h5ad file or, for any other ending, .zarr folder."""
+    if path.name.endswith(".h5ad"):
+        with _created_hdf5(path) as file:
+            _write_annotated(file, adata)
+    else:  # version 2 of the layout is what every AnnData reads
+        zarr = require("zarr", purpose="writing .zarr folders")
+        _write_annotated(zarr.open_group(str(path), mode="w", zarr_format=2), adata)
+
+
 def _write_annotated(store: Any, adata: Any) -> None:
     """Write AnnData to an open store, without the mark of "no raw" that older versions cannot read."""
     element_io().write_elem(store, "/", adata)
     if adata.raw is None and "raw" in store:
         del store["raw"]
-
-
-def write_anndata(adata: Any, path: Path) -> None:
-    """Write AnnData to a new .h5ad file or .zarr folder."""
-    with _created_store(path) as store:
-        _write_annotated(store, adata)
 
 
 class Sink:
@@ -286,8 +264,13 @@ def _created_hdf5(path: Path) -> Iterator[Any]:
     h5py = require("h5py", package="anndata", purpose="writing .h5ad files")
     with open(path, "w+b", buffering=0) as file:
         sink = Sink(file)
+
+        def interrupt(number: int, frame: Any) -> None:
+            sink.error = sink.error or KeyboardInterrupt()  # raised when HDF5, which it would crash, is done
+
+        ending = [number for number in (signal.SIGINT, *ENDING) if callable(signal.getsignal(number))]
         try:
-            with _not_inside(sink), h5py.File(sink, "w") as store:
+            with handled(ending, interrupt), h5py.File(sink, "w") as store:
                 yield store
         except Exception:
             if sink.error is None:
@@ -296,133 +279,3 @@ def _created_hdf5(path: Path) -> Iterator[Any]:
             raise OSError(sink.error.errno, sink.error.strerror, str(path)) from None
         if sink.error is not None:
             raise sink.error
-
-
-@contextmanager
-def _not_inside(sink: Sink) -> Iterator[None]:
-    """Keep signals from interrupting a method that HDF5 has called; they are raised when HDF5 is done."""
-    inside = {method.__code__ for method in vars(Sink).values() if hasattr(method, "__code__")}
-    handlers: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        found = {number: signal.getsignal(number) for number in signal.valid_signals()}
-        handlers = {number: handler for number, handler in found.items() if callable(handler)}
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        while frame is not None:
-            if frame.f_code in inside:
-                sink.error = sink.error or KeyboardInterrupt()
-                return
-            frame = frame.f_back
-        handlers[number](number, frame)
-
-    for number in handlers:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _created_store(path: Path) -> Iterator[Any]:
-    """Open a new .h5ad file or, for any other ending, a new .zarr folder."""
-    if path.name.endswith(".h5ad"):
-        with _created_hdf5(path) as file:
-            yield file
-    else:
-        zarr = require("zarr", purpose="writing .zarr folders")
-        # Version 2 of the layout is what every AnnData reads.
-        yield zarr.open_group(str(path), mode="w", zarr_format=2)
-
-
-# ---------- counts larger than memory, written block of rows by block of rows: write_chunks
-
-PIECE = 1 << 20  # entries in one piece of an array on disk
-
-
-def write_chunks(
-    path: StrPath,
-    chunks: Iterable[sparse.csr_array],
-    *,
-    shape: tuple[int, int],
-    sample_names: Sequence[str] | None = None,
-    feature_names: Sequence[str] | None = None,
-    sample_columns: Mapping[str, np.ndarray] | None = None,
-    force: bool = False,
-) -> int:
-    """Write blocks of rows as AnnData; if it fails, no file is left.
-
-    Parameters
-    ----------
-    path : str or PathLike
-        .h5ad or .zarr.
-    chunks : iterable of scipy.sparse.csr_array
-        Rows in order, which together have the given shape. All are stored with the data type of the first
-        chunk, which must represent them exactly.
-    shape : tuple of int
-        Samples and features.
-    sample_names, feature_names : sequence of str, optional
-        Names of samples and features.
-    sample_columns : dict of str to ndarray, optional
-        Labels of the samples, by the name of their column (in obs).
-    force : bool
-        Whether to replace an existing file.
-
-    Returns
-    -------
-    int
-        Number of entries that are not zero.
-    """
-    kind = format_of(path)
-    if kind not in ("h5ad", "zarr"):
-        raise BadFileError(f"{path}: blocks of rows go to a .h5ad or .zarr, not to a {kind} file")
-    n, m = shape
-    with building(path, force=force) as temporary, _created_store(temporary) as store:
-        names = numbered(sample_names, n), numbered(feature_names, m)
-        _write_annotated(store, annotated(*names, sample_columns or {}))
-        return _append(store.require_group("X"), chunks, shape)
-
-
-def _append(group: Any, chunks: Iterable[sparse.csr_array], shape: tuple[int, int]) -> int:
-    """Fill a group with a CSR matrix as AnnData lays it out."""
-    n, m = shape
-    group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0"})
-    group.attrs["shape"] = np.array(shape) if not hasattr(group, "store") else list(shape)
-    make = getattr(group, "create_array", None) or group.create_dataset
-    growing = {} if hasattr(group, "create_array") else {"maxshape": (None,)}
-    arrays: dict[str, Any] = {}
-    indptr = np.zeros(n + 1, dtype=np.int64)
-    row = 0
-    for chunk in chunks:
-        if chunk.shape[1] != m or row + chunk.shape[0] > n:
-            raise ValueError(f"chunks must make up shape {shape}, got {chunk.shape} at row {row}")
-        before = int(indptr[row])
-        indptr[row + 1 : row + chunk.shape[0] + 1] = before + chunk.indptr[1:].astype(np.int64)
-        row += chunk.shape[0]
-        for name, kind in (("data", chunk.data.dtype), ("indices", np.dtype(np.int32))):
-            if name not in arrays:
-                arrays[name] = make(name, shape=(0,), dtype=kind, chunks=(PIECE,), **growing)
-            arrays[name].resize((before + chunk.nnz,))
-            arrays[name][before:] = _exactly(getattr(chunk, name), arrays[name].dtype, row)
-    if row != n:
-        raise ValueError(f"chunks must make up {n} rows, got {row}")
-    for name in ("data", "indices"):
-        if name not in arrays:
-            make(name, shape=(0,), dtype=np.int32, chunks=(PIECE,), **growing)
-    pieces = (max(1, min(n + 1, PIECE)),)
-    make("indptr", shape=indptr.shape, dtype=indptr.dtype, chunks=pieces)[:] = indptr
-    return int(indptr[-1])
-
-
-def _exactly(values: np.ndarray, kind: np.dtype, row: int) -> np.ndarray:
-    """Turn numbers into another kind, which must hold them as they are."""
-    with np.errstate(all="ignore"):
-        stored = values.astype(kind)
-        same = np.can_cast(values.dtype, kind) or bool((stored.astype(values.dtype) == values).all())
-    if not same:
-        raise ValueError(
-            f"chunks must hold numbers of one kind: the first has {kind}, which cannot hold those that end "
-            f"at row {row}"
-        )
-    return stored

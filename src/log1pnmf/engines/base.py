@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import is_
 from typing import Any, Literal, get_args
 
@@ -22,6 +21,9 @@ PairSide = Literal["loadings", "factors"]
 RowSolver = Literal["newton", "coordinate"]
 ROW_SOLVERS: tuple[str, ...] = get_args(RowSolver)
 
+SETTLING_STEPS = 5
+"""Newton steps in which all loadings adapt to given factors."""
+
 
 @dataclass(frozen=True, eq=False)
 class HalfStep:
@@ -38,17 +40,6 @@ class HalfStep:
     # `log1pnmf.model.problem.Bounds.residual` at the start, rows without counts left out, where it came with
     # the step
     residual: float | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """Some rows of a problem whose counts are not in memory."""
-
-    engine: Engine  # of these rows; zeros are computed exactly, where those of the whole are adaptive
-    # called with one row of loadings, where all rows start, or one for each, with factors and the bounds of
-    # the loadings; gives the loadings of all rows of the problem for these factors
-    settle: Callable[[NDArray[np.float64], NDArray[np.float64], Bounds], Any]
-    rows: NDArray[np.int64]  # which rows they are
 
 
 class Engine:
@@ -77,9 +68,20 @@ class Engine:
         """
         return on_host(array)
 
-    def sample(self) -> Sample | None:
-        """Return some rows to find a start on, where the counts are not in memory; None otherwise."""
+    def sample(self) -> tuple[Engine, NDArray[np.int64]] | None:
+        """Return the engine of some rows, and which, where the counts are not in memory; None otherwise.
+
+        It computes all zeros exactly, where those of the whole are adaptive.
+        """
         return None
+
+    def settle(self, row: Array, factors: Array, bounds: Bounds = NON_NEGATIVE) -> Any:
+        """Return the loadings of all samples for these factors, after a few Newton steps from one row."""
+        loadings = self.adopt(np.tile(row, (self.problem.counts.n_samples, 1)))
+        design = self.adopt(factors, "factors")
+        for _ in range(SETTLING_STEPS):
+            loadings = self.half_step(self.problem.loadings_side, loadings, design, bounds=bounds).values
+        return loadings
 
     def half_step(
         self,
@@ -154,9 +156,7 @@ class Engine:
 
     def dispersed_sums(self, effects: Array, loadings: Any, factors: Any) -> Array:
         """Return what negative binomial noise needs to find effects, at `effects`; 3 x batches x features."""
-        assert self.problem.batches is not None
-        batches = replace(self.problem.batches, effects=effects)
-        return dispersed_sums(replace(self.problem, batches=batches), loadings, factors)
+        return dispersed_sums(self.problem, effects, loadings, factors)
 
     def next_effects(self, sums: Array) -> Array | None:
         """Take a Newton step of the effects of batches, from `batch_sums`; None where one is not enough."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from copy import copy
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Literal, NamedTuple
@@ -115,7 +116,9 @@ class NativeEngine(Engine):
 
     def with_problem(self, problem: Problem) -> NativeEngine:
         """Return the same engine for another problem."""
-        return type(self)(problem, self.n_threads, self.kernel)
+        other = copy(self)
+        other.problem, other._sides, other._errors = problem, {}, None
+        return other
 
     def half_step(
         self,

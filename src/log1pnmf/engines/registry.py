@@ -49,21 +49,9 @@ def supports(name: str, problem: Problem, row_solver: RowSolver) -> str | None:
             return f"row_solver={row_solver!r} has no {problem.noise.name} noise; use 'newton'"
         if problem.batches is not None:
             return f"row_solver={row_solver!r} has no batches; use 'newton'"
-    if problem.counts.in_memory and name == "streaming":
-        return "it needs counts in chunks, but these are in memory; open them with log1pnmf.open_counts"
     if not problem.counts.in_memory and name != "streaming":
         return "it needs counts in memory, but these are in chunks; use engine='streaming'"
     return None
-
-
-def check_engine(name: str, row_solver: str = "newton") -> None:
-    """Refuse a name that is not one of `ENGINES`, or an engine without that row solver."""
-    check_choice("engine", name, ENGINES)
-    if row_solver != "newton" and name not in ("auto", "native"):
-        raise ValueError(
-            f"engine={name!r} cannot be used here: it has row_solver='newton' only, got {row_solver!r}; "
-            "use engine='native' for the paper's solver"
-        )
 
 
 def as_counts(counts: Any, engine: str = "native") -> Counts:
@@ -88,16 +76,13 @@ def check_totals(counts: Counts) -> None:
         )
 
 
-def for_parts(engine: str) -> str:
-    """Return the engine for parts of counts that are taken into memory one after the other."""
-    return "native" if engine == "streaming" else engine
-
-
 def resolve_engine(name: str, counts: Counts, n_components: int, row_solver: RowSolver = "newton") -> str:
-    """Return the engine that "auto" stands for."""
-    check_engine(name)
+    """Return the engine that "auto" stands for; parts of chunks that are in memory have the native one."""
+    check_choice("engine", name, ENGINES)
     if name == "torch":
         _check_card(n_components)
+    if name == "streaming" and counts.in_memory:
+        return "native"
     if name != "auto":
         return name
     if not counts.in_memory:
@@ -126,16 +111,17 @@ def make_engine(
     problem: Problem,
     n_threads: int | None = None,
     *,
+    n_components: int = 0,
     row_solver: RowSolver = "newton",
     after: float | None = None,
 ) -> Engine:
     """Return the engine of that name, if it can fit the problem.
 
     `name`: "native" is the compiled one; "torch" is for a CUDA card, in single precision where that is
-    enough; "auto" is what suits a few evaluations (for a whole fit, see `resolve_engine`).
+    enough; "auto" is what suits a fit with so many factors, without their number a few evaluations.
     `after`: seconds until passes over chunks show their progress; None: never.
     """
-    name = resolve_engine(name, problem.counts, 0, row_solver)
+    name = resolve_engine(name, problem.counts, n_components, row_solver)
     why = supports(name, problem, row_solver)
     if why is not None:
         raise ValueError(f"engine={name!r} cannot be used here: {why}")

@@ -22,15 +22,12 @@ from log1pnmf.model.noise import NegativeBinomial, Noise, ShiftedLog
 from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros, ZeroSurvey
 
-from .base import Engine, HalfStep, PairSide, RowSolver, Sample
+from .base import SETTLING_STEPS, Engine, HalfStep, PairSide
 from .native import NativeEngine, RowSums, effective_threads, solve_rows
 
 # ---------- the work on one chunk in a pass, in this process or on a worker
 
 Array = NDArray[np.float64]
-
-SETTLING_STEPS = 5
-"""Newton steps of the loadings in a "settle" pass; the same for chunks of any size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +44,7 @@ class FactorSums:
         linear = np.zeros((n_batches, n_components))
         return cls(RowSums.zeros(n_features, n_components), linear, np.zeros(2))
 
-    def plus(self, other: FactorSums) -> FactorSums:
-        """Return new sums over the samples of both."""
+    def __add__(self, other: FactorSums) -> FactorSums:
         sums = FactorSums.zeros(len(self.rows.loss), *self.linear.T.shape)
         for one in (self, other):
             sums.rows.add(one.rows)
@@ -83,21 +79,18 @@ class ChunkModel:
         effects = None if problem.batches is None else problem.batches.effects
         return cls(problem.link, problem.noise, effects)
 
+    def piece(self, counts: Counts, sizes: Array, labels: Labels) -> _Piece:
+        """Return the problem of a chunk, whose zeros are exact."""
+        batches = None
+        if self.effects is not None:
+            assert labels is not None
+            batches = Batches(labels, self.effects)
+        return _Piece(counts, sizes, self.link, None, self.noise, batches)
+
 
 @dataclass(frozen=True, eq=False)
 class _Piece(Problem):
     """Some rows of a problem; the constants belong to the whole problem."""
-
-    @classmethod
-    def of(
-        cls, counts: Counts, sizes: Array, labels: Labels, model: ChunkModel, zeros: Zeros | None
-    ) -> _Piece:
-        """Return the problem of a chunk."""
-        batches = None
-        if model.effects is not None:
-            assert labels is not None
-            batches = Batches(labels, model.effects)
-        return cls(counts, sizes, model.link, zeros, model.noise, batches)
 
     @cached_property
     def constant(self) -> float:
@@ -143,7 +136,7 @@ class ChunkPass:
             assert labels is not None
             kind, batch = np.divmod(labels, 1 if effects is None else len(effects))
             bounds, labels = bounds.of_rows(kind), None if effects is None else batch
-        piece = _Piece.of(counts, sizes, labels, self.model, None)
+        piece = self.model.piece(counts, sizes, labels)
         engine = with_zeros(piece, self.zeros, start, self.factors, self.n_threads)
         side, decrease, rejected = engine.problem.loadings_side, 0.0, 0
         if self.task == "errors":
@@ -181,69 +174,37 @@ def with_zeros(
 
 
 @dataclass(frozen=True, eq=False)
-class SpectrumPass:
-    """One pass that condenses the means of all chunks: a `log1pnmf.counts.passes.ChunkTask`."""
+class SumPass:
+    """One pass that condenses means, or sums up what effects of batches need: a `ChunkTask`.
 
-    factors: Array
-    model: ChunkModel
-    low: Array  # (m,): see `log1pnmf.model.dispersion.MeanSpectrum`
-    n_threads: int | None = None
-
-    def no_sums(self) -> MeanSpectrum:
-        """Make sums over no chunks."""
-        return MeanSpectrum.zeros(self.low)
-
-    def __call__(
-        self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: MeanSpectrum
-    ) -> None:
-        """Add the rows of one chunk; loadings are on the eta scale."""
-        problem = _Piece.of(counts, sizes, labels, self.model, None)
-        NativeEngine(problem, self.n_threads).add_spectrum(start, self.factors, into=into)
-
-
-@dataclass(frozen=True, eq=False)
-class BatchSums:
-    """Sums over the samples of each batch, one matrix after the other, each batches x features."""
-
-    values: Array
-
-    def plus(self, other: BatchSums) -> BatchSums:
-        """Return new sums over the samples of both."""
-        return BatchSums(self.values + other.values)
-
-
-@dataclass(frozen=True, eq=False)
-class BatchPass:
-    """One pass that sums up what effects of batches need: a `log1pnmf.counts.passes.ChunkTask`.
-
-    Those are means (`Engine.batch_sums`), or with dispersions three sums
-    (`log1pnmf.model.batch_effects.dispersed_sums`).
+    The latter are means (`Engine.batch_sums`), or with dispersions three sums
+    (`log1pnmf.model.batch_effects.dispersed_sums`); each is batches x features.
     """
 
     factors: Array
     model: ChunkModel
     zeros: Zeros | None  # as in `ChunkPass`
-    n_threads: int | None = None
+    n_threads: int | None
+    low: Array | None = None  # (m,): of a `log1pnmf.model.dispersion.MeanSpectrum`, where that is wanted
 
-    def no_sums(self) -> BatchSums:
+    def no_sums(self) -> Any:
         """Make sums over no chunks."""
+        if self.low is not None:
+            return MeanSpectrum.zeros(self.low)
         assert self.model.effects is not None
-        return BatchSums(np.zeros((1 if self._is_poisson else 3, *self.model.effects.shape)))
+        return np.zeros((1 if self.model.noise.zero_loss_is_mean else 3, *self.model.effects.shape))
 
-    def __call__(
-        self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: BatchSums
-    ) -> None:
+    def __call__(self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: Any) -> None:
         """Add the rows of one chunk; loadings are on the eta scale."""
-        problem = _Piece.of(counts, sizes, labels, self.model, None)
-        if self._is_poisson:
+        problem = self.model.piece(counts, sizes, labels)
+        if self.low is not None:
+            NativeEngine(problem, self.n_threads).add_spectrum(start, self.factors, into=into)
+        elif self.model.noise.zero_loss_is_mean:
             engine = with_zeros(problem, self.zeros, start, self.factors, self.n_threads)
-            into.values[0] += engine.batch_sums(start, self.factors)
+            into[0] += engine.batch_sums(start, self.factors)
         else:
-            into.values[:] += dispersed_sums(problem, start, self.factors)
-
-    @property
-    def _is_poisson(self) -> bool:
-        return self.model.noise.zero_loss_is_mean
+            assert self.model.effects is not None
+            into += dispersed_sums(problem, self.model.effects, start, self.factors)
 
 
 # ---------- the factors' Newton step from sums over all samples, without another pass over the data
@@ -255,8 +216,7 @@ VANISHED = 1e-6
 """An entry whose expected counts, summed over samples, are below this may become zero: it explains no count.
 The threshold is multiplied by the feature's mean non-zero count where that is below 1."""
 
-SMALL_CHANGE = 0.25
-"""Root mean square of the relative changes of the means up to which a full step is taken."""
+SMALL_CHANGE = 0.25  # root mean square of the relative changes of the means up to which a full step is taken
 
 
 def damped_step(
@@ -350,15 +310,7 @@ class StreamingEngine(Engine):
         return self._adopted[1]
 
     def half_step(
-        self,
-        side: Side,
-        start: Any,
-        design: Any,
-        *,
-        bounds: Bounds = NON_NEGATIVE,
-        row_solver: RowSolver = "newton",
-        with_loss: bool = True,
-        with_batch_sums: bool = False,
+        self, side: Side, start: Any, design: Any, *, bounds: Bounds = NON_NEGATIVE, **others: Any
     ) -> HalfStep:
         """Improve every row of `start`; see `Engine.half_step`."""
         if side is self.problem.loadings_side:
@@ -419,23 +371,22 @@ class StreamingEngine(Engine):
     def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum:
         """Condense the means in a pass; see `Engine.mean_spectrum`."""
         low = MeanSpectrum.low_for(self.counts.tally)
-        work = SpectrumPass(np.asarray(factors), ChunkModel.of(self.problem), low, self.n_threads)
-        return cast(MeanSpectrum, self._summed(work, loadings))
+        return cast(MeanSpectrum, self._summed(self.problem, loadings, factors, low))
 
     def batch_sums(self, loadings: Any, factors: Any) -> Array:
         """Sum means over batches in a pass; see `Engine.batch_sums`."""
-        return np.asarray(self._batch_pass(self.problem, loadings, factors)[0])
+        return np.asarray(self._summed(self.problem, loadings, factors)[0])
 
     def dispersed_sums(self, effects: Array, loadings: Any, factors: Any) -> Array:
         """Sum up what effects need in a pass; see `log1pnmf.model.batch_effects.dispersed_sums`."""
         batches = self.problem.batches
         assert batches is not None
         other = replace(self.problem, batches=replace(batches, effects=effects))
-        return self._batch_pass(other, loadings, factors)
+        return np.asarray(self._summed(other, loadings, factors))
 
-    def sample(self) -> Sample:
-        """Return the rows that the survey kept in memory."""
-        return Sample(self._kept(), self.settle, self.counts.sample_index)
+    def sample(self) -> tuple[Engine, NDArray[np.int64]]:
+        """Return the engine of the rows that the survey kept in memory, and which they are."""
+        return self._kept(), self.counts.sample_index
 
     def settle(self, row: Array, factors: Array, bounds: Bounds = NON_NEGATIVE) -> Rows:
         """Solve the loadings for given factors in one pass, from one row for all samples, or one for each."""
@@ -445,12 +396,9 @@ class StreamingEngine(Engine):
 
     # ---------------------------------------------------------------- inside
 
-    def _batch_pass(self, problem: Problem, loadings: Any, factors: Any) -> Array:
-        work = BatchPass(np.asarray(factors), ChunkModel.of(problem), problem.zeros, self.n_threads)
-        return cast(BatchSums, self._summed(work, loadings)).values
-
-    def _summed(self, work: Any, loadings: Any) -> Any:
+    def _summed(self, problem: Problem, loadings: Any, factors: Any, low: Array | None = None) -> Any:
         """Run a pass that only sums up."""
+        work = SumPass(np.asarray(factors), ChunkModel.of(problem), problem.zeros, self.n_threads, low)
         return self._run(work, self.adopt(loadings), self._labels, lambda index, nothing: None)
 
     def _run(self, work: Any, start: Rows, labels: Labels, take: Callable[[int, Any], None]) -> Any:

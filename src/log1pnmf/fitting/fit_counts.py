@@ -6,6 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import fields, replace
 from functools import partial
 from inspect import Parameter, signature
@@ -120,16 +121,19 @@ def completed(kind: type) -> Callable[[F], F]:
 
 def checked(**parameters: Any) -> tuple[Settings, dict[str, Any]]:
     """Check parameters; return settings ("given" stands for arrays), and the others as users gave them."""
-    for name in parameters:
+    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
+    for name, value in parameters.items():
         if name not in (*PARAMETERS, *SampleParameters.__annotations__, "checkpoint"):
             check_choice("a parameter of the fit", name, PARAMETERS)
-    given = {name: value for name, value in parameters.items() if name not in SETTINGS}
-    values = {name: value for name, value in parameters.items() if name in SETTINGS}
+        (values if name in SETTINGS else given)[name] = value
     if "size_factors" in values:
         check_size_factors(values["size_factors"])
     if "init" in values and (values["init"] is None or isinstance(values["init"], str)):
         check_choice("init", values["init"], INITS, otherwise="(loadings, factors) or a Fit")
-    given |= _to_choose(values)
+    if isinstance(values.get("l1"), str):  # the settings have a number once it is chosen
+        check_choice("l1", values["l1"], ("auto",), otherwise="a number")
+        given["l1"] = values.pop("l1")
     for name in ("size_factors", "dispersion", "init"):
         if name in values and not isinstance(values[name], str):
             given[name], values[name] = values[name], GIVEN
@@ -141,24 +145,14 @@ def checked(**parameters: Any) -> tuple[Settings, dict[str, Any]]:
     as_random(seed)
     effective_threads(given.get("n_jobs"))
     callbacks, verbose = given.get("callbacks", ()), given.get("verbose")
-    if not isinstance(callbacks, Iterable):
+    if not isinstance(callbacks, Iterable) or not all(map(callable, callbacks := tuple(callbacks))):
         raise TypeError(f"callbacks must be a sequence of callables, got {callbacks!r}; pass a list")
-    given["callbacks"] = tuple(callbacks)
-    if wrong := [one for one in given["callbacks"] if not callable(one)]:
-        raise TypeError(f"callbacks must be callable, got {wrong[0]!r}")
+    given["callbacks"] = callbacks
     if verbose is not None and not isinstance(verbose, bool | np.bool_):
         check_whole("verbose", verbose, least=0)
     if given.get("checkpoint") is not None:
         check_checkpoint(given["checkpoint"])
     return settings, given
-
-
-def _to_choose(values: dict[str, Any]) -> dict[str, Any]:
-    """Take l1="auto" out of the settings, which have a number once it is chosen."""
-    if not isinstance(values.get("l1"), str):
-        return {}
-    check_choice("l1", values["l1"], ("auto",), otherwise="a number")
-    return {"l1": values.pop("l1")}
 
 
 def asked_again(fit: Fit) -> tuple[Settings, dict[str, Any]]:
@@ -211,7 +205,7 @@ def choose_noise(asked: Settings, counts: Counts, **given: Any) -> tuple[str, st
     A Poisson fit of a few iterations to the counts that are not held out has the means, and dispersions are
     found for these. Takes no random number from the fit, and does not depend on its random state.
     """
-    train, test, _, given = _held_out(counts, asked, MOST_ENTRIES, "noise", **given)
+    train, test, _, given = _held_out(counts, MOST_ENTRIES, "noise", **given)
     found = _quick_fit(train, asked.with_noise("poisson"), given)
     kind: Any = asked.dispersion if asked.dispersion in get_args(DispersionKind) else "feature"
     means, point = found.rates, (found.loadings, found.factors / found.link.alpha)
@@ -227,50 +221,59 @@ def choose_noise(asked: Settings, counts: Counts, **given: Any) -> tuple[str, st
     )
 
 
-def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, str]:
-    """Return the largest penalty that predicts held-out counts as well as the best, and why.
+def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[float, Fit, str]:
+    """Return the largest penalty that predicts held-out counts as well as the best, a fit with it, and why.
 
     Fits follow each other along a path of growing penalties. A penalty is measured by what the mean positive
     entry of a factor costs, in units of log-likelihood: so the path is the same for every c and noise. The
-    largest one within a standard error of the best is taken, which differences between samples give.
+    largest one within a standard error of the best is taken, which differences between samples give. Fits
+    without a penalty may end in a poor optimum, so that two splits of the counts have to allow it.
     """
-    train, test, share, given = _held_out(counts, asked, MOST_PENALISED, "l1", **given)
     init = Settings.init if asked.init == GIVEN else asked.init
-    converged = {"init": init, "max_iter": 300, "tol": 1e-8}  # or penalties gain by further iterations
-    fit = _quick_fit(train, asked, given, **converged)
-    others = fit.factors[:, 1:]
-    unit = 1.0 / float(others[others > 0.0].mean()) if others.any() else 0.0
-    path, scores = [0.0], [score_parts(fit.rates, train, test, test_fraction=TEST_FRACTION)]
-    for cost in L1_PATH if unit > 0.0 else ():
-        fit = _quick_fit(train, replace(asked, l1=cost * unit * share), {**given, "init": fit}, **converged)
-        path.append(float(f"{cost * unit:.2g}"))
-        scores.append(score_parts(fit.rates, train, test, test_fraction=TEST_FRACTION))
-        gain, deviation = _gain(scores[-1], max(scores, key=np.sum))
-        if gain < -2.0 * deviation:
+    # not converged, penalties would gain by further iterations
+    converged = {"init": init, "max_iter": 300, "tol": 1e-8, "n_init": asked.n_init}
+    tried, taken = [0.0], len(L1_PATH)
+    for split in range(2):
+        train, test, share, how = _held_out(counts, MOST_PENALISED, "l1", split, **given)
+        fits = [_quick_fit(train, asked, how, **converged)]
+        others = fits[0].factors[:, 1:]
+        if split == 0 and others.any():
+            unit = 1.0 / float(others[others > 0.0].mean())
+            tried += [float(f"{cost * unit:.2g}") for cost in L1_PATH]
+        scores = [score_parts(fits[0].rates, train, test, test_fraction=TEST_FRACTION)]
+        for penalty in tried[1 : taken + 1]:
+            how["init"] = fits[-1]
+            fits.append(_quick_fit(train, replace(asked, l1=penalty * share), how, **converged))
+            scores.append(score_parts(fits[-1].rates, train, test, test_fraction=TEST_FRACTION))
+            gain, deviation = _gain(scores[-1], max(scores, key=np.sum))
+            if gain < -2.0 * deviation:
+                break
+        best = max(scores, key=np.sum)
+        near = [gain >= -deviation for gain, deviation in (_gain(score, best) for score in scores)]
+        taken = max(number for number, is_near in enumerate(near) if is_near)
+        if taken == 0:
             break
-    best = max(scores, key=np.sum)
-    near = [gain >= -deviation for gain, deviation in (_gain(score, best) for score in scores)]
-    taken = max(number for number, is_near in enumerate(near) if is_near)
     gain, deviation = _gain(scores[taken], scores[0])
-    return path[taken], (
-        f"l1='auto' took {path[taken]:g}, of {', '.join(f'{one:g}' for one in path)}: it changes the "
+    full = replace(fits[taken], size_factors=fits[taken].size_factors / (1.0 - TEST_FRACTION))
+    why = (
+        f"l1='auto' took {tried[taken]:g}, of {', '.join(f'{one:g}' for one in tried)}: it changes the "
         f"log-likelihood of held-out counts of {len(best):,} samples by {gain:+,.0f} (standard error "
         f"{deviation:,.0f})"
     )
+    return tried[taken], full, why
 
 
 def _held_out(
-    counts: Counts, asked: Settings, most: float, what: str, *, size_factors: Any, batch: Any, **given: Any
+    counts: Counts, most: float, what: str, seed: int = 0, *, size_factors: Array, batch: Any, **given: Any
 ) -> tuple[Counts, Counts, float, dict[str, Any]]:
     """Return training and test part of some samples, the former's share of all, and what to fit it with."""
     n_samples = max(FEWEST_SAMPLES, int(most / counts.n_features))
     part, which = counts.part_in_memory(n_samples if counts.n_samples > n_samples else None)
     try:
-        train, test = split_counts(part.on_host(), TEST_FRACTION, random_state=np.random.default_rng(0))
+        train, test = split_counts(part.on_host(), TEST_FRACTION, random_state=np.random.default_rng(seed))
     except ValueError as error:
         raise ValueError(f"{what}='auto' holds out counts to choose: {error}; or set {what}") from error
-    sizes = counts.size_factors(asked.size_factors if size_factors is None else size_factors)
-    given["size_factors"] = (1.0 - TEST_FRACTION) * sizes[which]
+    given["size_factors"] = (1.0 - TEST_FRACTION) * size_factors[which]
     given["batch"] = None if batch is None else np.asarray(batch, dtype=object)[which]
     return train, test, (1.0 - TEST_FRACTION) * len(which) / counts.n_samples, given
 
@@ -420,24 +423,25 @@ def fit_counts(
     batches = None if batch is None else _batches(batch, asked, data, before)
     chosen, choices = asked, []
     parts = dict(zip(KNOWN, (fixed_loadings, fixed_factors, mask), strict=True))
-    how: dict[str, Any] = {"size_factors": size_factors, "batch": batch, "n_jobs": n_jobs}
+    known = None
+    if any(part is not None for part in parts.values()):
+        known = structure_of(data, asked, **parts)
+    sizes = data.size_factors(asked.size_factors if size_factors is None else size_factors)
+    how: dict[str, Any] = {"size_factors": sizes, "batch": batch, "n_jobs": n_jobs}
     if asked.noise == "auto":
         noise, why = choose_noise(asked, data, **how)
         chosen, choices = asked.with_noise(noise), [why]
     if l1 is not None:
-        if any(part is not None for part in parts.values()):
+        if known is not None:
             raise ValueError("l1='auto' chooses for factors of which nothing is known; pass a number")
-        penalty, why = choose_l1(chosen, data, dispersion=dispersion, **how)
-        asked, chosen = (replace(one, l1=penalty) for one in (asked, chosen))
-        choices.append(why)
+        penalty, near, why = choose_l1(chosen, data, dispersion=dispersion, random_state=deepcopy(rng), **how)
+        asked, chosen, choices = replace(asked, l1=penalty), replace(chosen, l1=penalty), [*choices, why]
+        if init is None and penalty > 0.0:  # another start may lead to where this penalty predicts worse
+            init, before, chosen = near, near, replace(chosen, init=GIVEN, n_init=1)
     name = resolve_engine(asked.engine, data, asked.n_components, asked.row_solver)
     settings = chosen.resolved(name, data)
     check_memory(name, data, asked.n_components, effective_threads(n_jobs))
-    known, constraint = None, settings.constraint
-    if any(part is not None for part in parts.values()):
-        known = structure_of(data, settings, **parts)
-        constraint = constraint_of(settings, known)
-    sizes = data.size_factors(asked.size_factors if size_factors is None else size_factors)
+    constraint = settings.constraint if known is None else constraint_of(settings, known)
     problem = _problem(settings, data, sizes, batches, dispersion=dispersion, before=before)
     start = None if init is None else given_start(init, problem, asked, random_state, n_jobs)
     identity: dict[str, Any] = {}
@@ -470,8 +474,8 @@ def fit_counts(
     ).best(None if loaded is None else loaded.progress)
     if keep is not None:
         keep.close()
-    fit = run.as_fit(settings, problem, known=known)
-    ended = engine.with_problem(problem_at(problem, run.last))
+    problem = problem_at(problem, run.last)
+    fit, ended = run.as_fit(settings, problem, known=known), engine.with_problem(problem)
     last: dict[str, Any] = {"asked": chosen, "constraint": constraint, "n_jobs": n_jobs}
     try:
         fit = _finished(fit, run, ended, **last)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import Random
+from log1pnmf._common.checks import Random, check_not_negative
 from log1pnmf.counts.counts import Counts, check_unmasked
 from log1pnmf.engines.base import Engine
 from log1pnmf.model.noise import POISSON
@@ -88,11 +88,11 @@ def known_columns(
         given, called = _frame(what, given, length, names)
     elif isinstance(given, Mapping):
         given, called = list(given.values()), [str(name) for name in given]
-        columns = [_numbers(what, one) for one in given]
+        columns = [numbers_of(what, one) for one in given]
         if any(one.shape not in ((), (length,)) for one in columns) or not columns:
             raise ValueError(f"{what} must have one number for all, or {length} of them, for every name")
         given = np.array([np.broadcast_to(one, length) for one in columns]).T
-    values = _numbers(what, given)
+    values = numbers_of(what, given)
     values = values[:, None] if values.ndim == 1 else values
     if values.ndim == 2 and len(values) != length and values.shape[1] == length:
         values = values.T
@@ -100,26 +100,24 @@ def known_columns(
         each = "samples" if what == "fixed_loadings" else "features"
         raise ValueError(f"{what} must have {length} {each} x factors, got shape {values.shape}")
     unknown = np.isnan(values) if what == "fixed_loadings" else np.zeros(values.shape, dtype=bool)
-    bad = ~(np.isfinite(values) & (values >= 0.0) | unknown)
     some = unknown.any(axis=0)
     if (np.nan_to_num(values)[:, some] != 0.0).any() or unknown.all(axis=0).any():
         raise ValueError(
             f"a column of {what} has to be known in all samples; or 0 in some, and NaN where it is not known"
         )
-    if bad.any():
-        i, k = (int(at) for at in np.argwhere(bad)[0])
-        raise ValueError(f"{what} must be finite and not negative, got {values[i, k]} in row {i}, column {k}")
+    check_not_negative(what, values, unknown)
     if not values.any(axis=0).all():
         k = int(np.argmin(values.any(axis=0)))
         raise ValueError(f"column {k} of {what} is zero throughout: leave it out")
     return np.ascontiguousarray(values), called or [None] * values.shape[1]
 
 
-def _numbers(what: str, given: Any) -> Array:
+def numbers_of(what: str, given: Any) -> Array:
+    """Return a copy of numbers as an array; refuse what is masked or no number."""
     check_unmasked(given, what)
     try:
         return np.array(given, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{what} must be numbers, got {type(given).__name__}") from None
 
 
@@ -236,14 +234,13 @@ def beside_known(
     counts: with the same for all, a set beside a baseline could fall to zero, and would stay there.
     """
     n, alpha = problem.counts.n_samples, problem.link.alpha
-    rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
-    profile = (problem.link.link(rates) / alpha)[:, None]
+    profile = problem.profile[:, None]
     part = BESIDE if free is not None else 1.0 / known.n_known
     given = np.where(np.isnan(known.loadings), 1.0, known.loadings)
     size = np.maximum(given.mean(axis=0), np.finfo(np.float64).tiny)
     level = part * profile.mean() * alpha / known.factors.mean(axis=0)
     spread = rng.uniform(0.8, 1.2, size=(n, known.mask.shape[1]))
-    loadings = [given, np.tile(level, (n, 1)), np.sqrt(part) * spread * _shares(problem, known.mask, rates)]
+    loadings = [given, np.tile(level, (n, 1)), np.sqrt(part) * spread * _shares(problem, known.mask)]
     factors = [
         part * profile / size,
         known.factors / alpha,
@@ -255,8 +252,9 @@ def beside_known(
     return within(constraint, Point(np.hstack(loadings), np.hstack(factors)))
 
 
-def _shares(problem: Problem, mask: NDArray[np.bool_], rates: Array) -> Array:
+def _shares(problem: Problem, mask: NDArray[np.bool_]) -> Array:
     """Divide the counts of each set in every sample by those of a mean sample of its size; samples x sets."""
+    rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
     expected = np.outer(problem.size_factors, rates @ mask)
     seen = np.asarray(problem.counts.on_host().by_row.to_scipy() @ mask.astype(np.float64))
     ratio = np.divide(seen, expected, out=np.ones_like(expected), where=expected > 0.0)

@@ -93,12 +93,11 @@ def extend_features(fit: Any, counts: Any, *, features: Any = None, n_jobs: int 
 
 def _solved(fit: Fit, counts: Counts, n_jobs: int | None) -> tuple[Any, Array]:
     """Return the problem of added features, with their dispersions and effects, and their factors."""
-    m, loadings, alpha = counts.n_features, fit.loadings, fit.link.alpha
+    m, loadings = counts.n_features, fit.loadings
     noise = fit.noise if fit.dispersion is None else NegativeBinomial(np.full(m, FIRST_DISPERSION))
     batches = fit.batches and replace(fit.batches, effects=np.ones((fit.batches.n_batches, m)), known={})
     problem = Problem(counts, fit.size_factors, fit.link, None, noise, batches)
-    rates = counts.by_column.row_sums() / fit.size_factors.sum()
-    level = fit.link.link(rates) / alpha / or_one(loadings.mean(axis=0).sum())
+    level = problem.profile / or_one(loadings.mean(axis=0).sum())
     factors, converged = np.tile(level[:, None], (1, fit.n_components)), False
     bounds = fit.settings.constraint.factors
     for _ in range(1 if fit.dispersion is None and batches is None else ROUNDS):

@@ -19,7 +19,7 @@ from log1pnmf.counts.features import align_features, select_features, shared_fea
 from log1pnmf.counts.passes import parts_of, source_of
 from log1pnmf.counts.splitting import split_counts
 from log1pnmf.engines.base import Engine
-from log1pnmf.engines.registry import as_counts, for_parts, make_engine
+from log1pnmf.engines.registry import as_counts, make_engine
 from log1pnmf.model.batch_effects import mean_sums
 from log1pnmf.model.batches import OTHER, Batches
 from log1pnmf.model.predict import BLOCK_ENTRIES, score_parts
@@ -441,7 +441,7 @@ class NewSamples:
         return fit.factors[self.features[self._used]] / fit.link.alpha
 
     def _engine(self, zeros: Quadratic | None) -> Engine:
-        return make_engine(for_parts(self.engine), self._problem(zeros), self.n_jobs)
+        return make_engine(self.engine, self._problem(zeros), self.n_jobs)
 
     def _problem(self, zeros: Quadratic | None) -> Problem:
         used = self._used

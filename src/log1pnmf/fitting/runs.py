@@ -95,9 +95,7 @@ class AdaptiveUpdate:
     def begin(self, engine: Engine) -> Problem:
         """Return the problem with which a start is found; zeros are chosen by the features' mean rates."""
         problem = engine.problem
-        rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
-        profile = (problem.link.link(rates) / problem.link.alpha)[:, None]
-        at = Point(np.ones((problem.counts.n_samples, 1)), profile)
+        at = Point(np.ones((problem.counts.n_samples, 1)), problem.profile[:, None])
         return self.chosen(engine, at, problem.counts.total, self.early * self.tolerance, straight=True)
 
     def __call__(
@@ -157,6 +155,10 @@ FIRST_DISPERSIONS = 7
 """Iterations with the same dispersion for all features before any are found. At the start they would have to
 explain what the factors do not explain yet, and fits would end in poor optima. Without any dispersion factors
 would follow the scatter of the largest counts, and stay there."""
+
+LAST_PRIOR = 200
+"""Iterations after which dispersions keep their prior, which depends on the number of factors that a feature
+has: the two can follow each other in a circle for ever."""
 
 FIRST_SIZES = 3
 """Iterations with the first size factors."""
@@ -229,7 +231,8 @@ class ParameterUpdate:
             return None
         exact, point = engine.with_problem(replace(problem, zeros=None)), (at.loadings, at.factors)
         means = exact.mean_spectrum(*point)
-        new, gain = update_dispersions(problem, *point, kind=self.dispersion, before=noise, spectrum=means)
+        how: Any = {"kind": self.dispersion, "before": noise, "spectrum": means}
+        new, gain = update_dispersions(problem, *point, **how, keep_prior=index >= LAST_PRIOR)
         return Update(replace(problem, noise=new), gain)
 
     def _effects(
@@ -270,9 +273,8 @@ class Run:
         return self.last.objective - (0.0 if noise is None else noise.cost) + signed
 
     def as_fit(self, settings: Settings, problem: Problem, *, known: Structure | None = None) -> Fit:
-        """Return the `Fit` of this run, given the problem it began with; no other code makes one."""
-        last, counts, exact = self.last, problem.counts, self.last.likelihood == "exact"
-        certificate, problem = None, problem_at(problem, last)
+        """Return the `Fit` of this run, given the problem at its end; no other code makes one."""
+        last, counts, exact, certificate = self.last, problem.counts, self.last.likelihood == "exact", None
         if last.likelihood != "approximate" and self.errors is not None:
             signed, absolute = self.errors
             certificate = Certificate(-last.loss - signed, None if exact else -last.loss, absolute)
@@ -356,9 +358,20 @@ class Runs:
     def best(self, resumed: Progress | None = None) -> Run:
         """Run every start to its end, and return the one with the lowest objective."""
         first, best = (0, None) if resumed is None else (resumed.restart, resumed.best)
+        begun: Progress | tuple[Engine, Point, str] | None = resumed
         for number in range(first, self.settings.n_init):
+            engine, update, fresh = self.engine, self.update, None
             try:
-                run = self._one(number, best, self._begun(number) if resumed is None else resumed)
+                if begun is None:
+                    engine = engine if update is None else engine.with_problem(update.begin(engine))
+                    point, name = self.start(engine, self.rng, number)
+                    if update is not None:
+                        loss, _ = engine.evaluate(engine.problem.loadings_side, point.loadings, point.factors)
+                        fresh = update(engine, point, loss, index=0, final=False)
+                    if fresh is not None:
+                        engine, point = engine.with_problem(fresh.problem), fresh.point or point
+                    begun = engine, point, name
+                run = self._one(number, best, begun)
             except KeyboardInterrupt:  # interrupted before this start had a result
                 if best is None:
                     raise
@@ -367,15 +380,15 @@ class Runs:
                 best = run
             if run.stopped in ("interrupted", "callback"):
                 return replace(best, stopped=run.stopped)
-            resumed = None
+            begun = None
         if best is None:
             raise ValueError("the checkpoint is beyond the last start; start again without resume")
         return best
 
     def _one(self, number: int, best: Run | None, begun: Progress | tuple[Engine, Point, str]) -> Run:
         """Follow one start, or what is resumed, to its end; `best` is the best run of those before."""
-        settings, last, fresh = self.settings, None, None
-        history, stopping = History(), Stopping(settings.tol)
+        settings, stopping, history = self.settings, Stopping(self.settings.tol), History()
+        last = None
         if isinstance(begun, tuple):
             engine, point, name = begun
         else:  # what follows its last iteration is done first
@@ -385,6 +398,7 @@ class Runs:
         label = "fitting" + (f", start {number + 1} of {settings.n_init}" if settings.n_init > 1 else "")
         display = nullcontext() if self.after is None else ProgressBar(settings.max_iter, label, self.after)
         with display as bar:
+            watchers: list[Callback] = [*self.callbacks, *([] if bar is None else [bar])]
             try:
                 fresh, stopped = (None, None) if last is None else self._next(engine, last, stopping, history)
                 while stopped is None:
@@ -410,8 +424,9 @@ class Runs:
                         if self.keep is not None:  # complete before the callbacks see it
                             state = (last, replace(stopping), history.table(), random_parts(self.rng))
                             self.keep(Progress(number, *state, best, name))
-                        asked = self._shown(last, bar)
-                        fresh, stopped = self._next(engine, last, stopping, history, asked=asked)
+                        shown = last.on_host() if self.callbacks else last
+                        asked = [watch(shown) for watch in watchers]  # all of them see it
+                        fresh, stopped = self._next(engine, last, stopping, history, asked=any(asked))
                         if fresh is not None or stopped is not None:
                             break
                     else:
@@ -429,25 +444,6 @@ class Runs:
                 loss = engine.loss(last.loadings, last.factors)
                 last = replace(last, loss=loss, objective=last.objective - last.loss + loss)
         return Run(last.on_host(), history.table(), stopped, errors, name)
-
-    def _begun(self, number: int) -> tuple[Engine, Point, str]:
-        """Return the engine of the first problem, a start, and its name."""
-        engine, update = self.engine, self.update
-        if update is None:
-            return engine, *self.start(engine, self.rng, number)
-        engine = engine.with_problem(update.begin(engine))
-        point, name = self.start(engine, self.rng, number)
-        loss, _ = engine.evaluate(engine.problem.loadings_side, point.loadings, point.factors)
-        first = update(engine, point, loss, index=0, final=False)
-        if first is not None:
-            engine, point = engine.with_problem(first.problem), first.point or point
-        return engine, point, name
-
-    def _shown(self, last: Iteration, bar: ProgressBar | None) -> bool:
-        """Show an iteration to all that watch; return whether one of them asks to stop."""
-        shown = last.on_host() if self.callbacks else last
-        watchers: list[Callback] = [*self.callbacks, *([] if bar is None else [bar])]
-        return sum(bool(watch(shown)) for watch in watchers) > 0  # all of them see it
 
     def _next(
         self, engine: Engine, last: Iteration, stopping: Stopping, history: History, *, asked: bool = False

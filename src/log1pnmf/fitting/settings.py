@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, get_args
 from log1pnmf._common.checks import check_choice, check_number, check_whole
 from log1pnmf.counts.counts import SIZE_FACTORS, Counts
 from log1pnmf.engines.base import ROW_SOLVERS, RowSolver
-from log1pnmf.engines.registry import check_engine
+from log1pnmf.engines.registry import ENGINES
 from log1pnmf.model.dispersion import DispersionKind
 from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Constraint
@@ -43,6 +43,7 @@ CHOICES = {
     "dispersion": (*get_args(DispersionKind), GIVEN),
     "init": (*INITS, GIVEN),
     "row_solver": ROW_SOLVERS,
+    "engine": ENGINES,
 }
 OTHERWISE = {"dispersion": "an array"}
 WHOLE = ("n_components", "n_init", "max_iter")
@@ -104,8 +105,12 @@ class Settings:
                 "batch_strength must be above 0: without a prior, a feature that a batch has not "
                 "seen would have the effect 0; use a small number, such as 0.1"
             )
+        if self.row_solver != "newton" and self.engine not in ("auto", "native"):
+            raise ValueError(
+                f"engine={self.engine!r} cannot be used here: it has row_solver='newton' only, got "
+                f"{self.row_solver!r}; use engine='native' for the paper's solver"
+            )
         self._check_noise()
-        check_engine(self.engine, self.row_solver)
 
     def _check_noise(self) -> None:
         if self.noise == "poisson" and self.dispersion != Settings.dispersion:

@@ -37,13 +37,19 @@ class Point:
         loadings, factors = self.loadings / like(self.loadings, by), self.factors * like(self.factors, by)
         return replace(self, loadings=loadings, factors=factors)
 
+    def adopted(self, engine: Engine) -> Point:
+        """Return the same pair in the arrays of an engine."""
+        return replace(
+            self, loadings=engine.adopt(self.loadings), factors=engine.adopt(self.factors, "factors")
+        )
+
     def on_host(self) -> Point:
         """Return the same pair as NumPy arrays."""
         return replace(self, loadings=on_host(self.loadings), factors=on_host(self.factors))
 
 
-GROW, GROW_CEILING, SHRINK = 1.1, 1.02, 1.5
-"""Factors of beta and of its ceiling."""
+FIRST_BETA, GROW, GROW_CEILING, SHRINK = 0.5, 1.1, 1.02, 1.5
+"""Beta after some plain updates, and factors of it and of its ceiling."""
 
 
 @dataclass(frozen=True)
@@ -54,26 +60,21 @@ class Extrapolation:
     becomes the last value that worked. The ceiling itself grows slowly, up to 1.
     """
 
-    after_warm_up: float = 0.5  # beta, once there were some plain updates
-    worked: float = 0.5
+    beta: float = 0.0  # to apply to the next update; 0 is none
+    worked: float = FIRST_BETA
     ceiling: float = 1.0
     warm_up: int = 2  # plain updates that are still to come
-
-    @property
-    def beta(self) -> float:
-        """Extrapolation to apply to the next update; 0 is none."""
-        return 0.0 if self.warm_up > 0 else self.after_warm_up
 
     def accepted(self) -> Extrapolation:
         """Return the schedule after a point that lowered the objective."""
         if self.warm_up > 0:
-            return replace(self, warm_up=self.warm_up - 1)
+            return replace(self, beta=FIRST_BETA if self.warm_up == 1 else 0.0, warm_up=self.warm_up - 1)
         ceiling = min(1.0, self.ceiling * GROW_CEILING)
-        return Extrapolation(min(ceiling, self.after_warm_up * GROW), self.after_warm_up, ceiling, 0)
+        return Extrapolation(min(ceiling, self.beta * GROW), self.beta, ceiling, 0)
 
     def rejected(self) -> Extrapolation:
         """Return the schedule after an extrapolated point that raised the objective and was dropped."""
-        return replace(self, after_warm_up=self.after_warm_up / SHRINK, ceiling=self.worked)
+        return replace(self, beta=self.beta / SHRINK, ceiling=self.worked)
 
 
 # ---------- iteration, what the solver yields, with the state that it needs to resume
@@ -303,6 +304,7 @@ class Stopping:
     patience: int = PATIENCE
     in_a_row: int = 0
     restarted: bool = False  # whether the last iteration seen was
+    met: bool = False  # whether the last iteration seen was one to stop at
 
     def __call__(self, iteration: Iteration) -> bool:
         """Look at an iteration; True says stop."""
@@ -311,12 +313,8 @@ class Stopping:
         small = iteration.relative_change <= self.tol  # False for NaN, at the start
         small = small and iteration.kkt_residual <= largest_residual(self.tol)
         self.in_a_row = self.in_a_row + 1 if small and counts else 0
+        self.met = self.in_a_row >= self.patience
         return self.met
-
-    @property
-    def met(self) -> bool:
-        """Whether the last iteration seen was one to stop at."""
-        return self.in_a_row >= self.patience
 
 
 # ---------- the alternating solver: a generator of iterations, each two half-steps over the data
@@ -369,31 +367,36 @@ def alternate(
     `new_problem`: the engine's problem is not that of `after`, which is evaluated again, under the same
     index. `effects`: whether effects of batches are updated after the two half-steps, and extrapolated.
     """
-    moves = _Moves(engine, constraint, row_solver, effects, *constraint.scales(factors.shape[1]))
-    (leader, follower), started = ROLES[row_solver], time.perf_counter()
-    batches = engine.problem.batches
+    batches, started = engine.problem.batches, time.perf_counter()
     own = batches.effects if effects and batches is not None else None
-    good = moves.adopt(Point(loadings, factors, own))
-    at_start, begin, accepted, beta = after is None or new_problem, 0, math.inf, 0.0
-    updated = point = plain = previous = good
+    updated = good = Point(loadings, factors, own).adopted(engine)
+    trail = _Trail(constraint, extrapolation, good, good, good, *constraint.scales(factors.shape[1]))
+    leader, follower = ROLES[row_solver]
+    at_start, begin, accepted = after is None or new_problem, 0, math.inf
     if after is None:
-        point = plain = previous = moves.rescale(good)[0]
+        trail.begin(good)
     else:
-        assert after.updated is not None
-        assert after.previous is not None
-        if extrapolation is not None and after.schedule is not None:
-            extrapolation = after.schedule
-        begin, updated, previous = after.index, moves.adopt(after.updated), moves.adopt(after.previous)
-        if not new_problem:
-            accepted = after.objective
-            point, plain, previous, beta = moves.onward(begin, updated, previous, extrapolation)
-            begin += 1
+        updated = trail.resume(after, engine, new_problem=new_problem)
+        begin, accepted = (after.index, math.inf) if new_problem else (after.index + 1, after.objective)
     first, restarted, n_shortened = after is None, False, 0
     for index in range(begin, max_iter + 1):
-        last = index == max_iter
-        follow = moves.improve(follower, point, evaluate=at_start, leads=False)
-        tried, here = replace(point, **{follower: follow.values}), moves.engine.problem
-        lead = moves.improve(leader, tried, evaluate=last)
+        last, tried, moved = index == max_iter, trail.point, trail.point
+        engine = engine_at(engine, tried.effects)
+        here, steps = engine.problem, dict[PairSide, HalfStep]()
+        for which, evaluate in ((follower, at_start), (leader, last)):
+            side, leads = getattr(here, f"{which}_side"), which == leader
+            ends = (moved.loadings, moved.factors) if which == "loadings" else (moved.factors, moved.loadings)
+            if evaluate:
+                steps[which] = HalfStep(ends[0], *engine.evaluate(side, *ends), 0.0, 0)
+            else:
+                how: Any = {
+                    "bounds": getattr(constraint, which),
+                    "row_solver": row_solver,
+                    "with_loss": leads,
+                }
+                steps[which] = engine.half_step(side, *ends, with_batch_sums=leads and effects, **how)
+            tried, moved = moved, replace(moved, **{which: steps[which].values})
+        lead = steps[leader]
         objective = lead.loss + constraint.cost(tried.loadings, tried.factors) + here.cost
         if first and math.isnan(objective):
             raise ValueError(
@@ -403,23 +406,20 @@ def alternate(
             )
         if not objective <= accepted:
             restarted = True
-            if extrapolation is not None and beta != 0.0:
-                extrapolation = extrapolation.rejected()
-                point, previous, beta = plain, plain, 0.0
+            if trail.go_back():
                 continue
             by_rounding = lead.certain or objective - accepted <= ROUNDING * abs(accepted)
             if first or by_rounding or n_shortened == MOST_SHORTENED:  # nothing is left to gain
                 return
             factors = good.factors + SHORTER * (updated.factors - good.factors)
             updated, n_shortened = replace(updated, factors=factors, effects=good.effects), n_shortened + 1
-            point = plain = previous = moves.rescale(updated)[0]
+            trail.begin(updated)
             continue
-        if extrapolation is not None and not at_start:
-            extrapolation = extrapolation.accepted()
-        updated = replace(tried, **{leader: lead.values})
+        if trail.schedule is not None and not at_start:
+            trail.schedule = trail.schedule.accepted()
+        updated = moved
         if effects and not last:
-            updated = replace(updated, effects=next_effects(moves.engine, updated, lead.batch_sums))
-        steps = {follower: follow, leader: lead}
+            updated = replace(moved, effects=next_effects(engine, moved, lead.batch_sums))
         yield Iteration(
             index=index,
             loadings=tried.loadings,
@@ -427,99 +427,110 @@ def alternate(
             loss=lead.loss,
             objective=objective,
             relative_change=math.nan if at_start else (accepted - objective) / (abs(objective) or 1.0),
-            kkt_residual=moves.residual(point, **steps) if residuals else math.nan,
-            beta=beta,
+            kkt_residual=_residual(here, constraint, trail.point, steps) if residuals else math.nan,
+            beta=trail.beta,
             seconds=time.perf_counter() - started,
             restarted=restarted,
-            n_rejected=follow.n_rejected + lead.n_rejected,
+            n_rejected=steps[follower].n_rejected + lead.n_rejected,
             likelihood=here.likelihood,
             size_factors=here.size_factors,
             zeros=here.zeros if isinstance(here.zeros, AdaptiveZeros) else None,
             noise=here.noise if isinstance(here.noise, NegativeBinomial) else None,
             effects=None if here.batches is None else here.batches.effects,
             updated=updated,
-            previous=previous,
-            schedule=extrapolation,
+            previous=trail.previous,
+            schedule=trail.schedule,
         )
         first = at_start = restarted = False
         accepted, good, n_shortened = objective, tried, 0
-        point, plain, previous, beta = moves.onward(index, updated, previous, extrapolation)
+        trail.go_on(index, updated)
 
 
 def residual_at(engine: Engine, loadings: Array, factors: Array, *, constraint: Constraint = FREE) -> float:
     """KKT residual of a point (`log1pnmf.model.objective.kkt_residual`); both sides are evaluated."""
-    scales = constraint.scales(factors.shape[1])
-    point, moves = Point(loadings, factors), _Moves(engine, constraint, "newton", False, *scales)
-    steps = {which: moves.improve(which, point, evaluate=True) for which in ROLES["newton"]}
-    return moves.residual(point, **steps)
+    problem = engine.problem
+    of_factors = engine.evaluate(problem.factors_side, factors, loadings)
+    of_loadings = engine.evaluate(problem.loadings_side, loadings, factors)
+    steps: dict[PairSide, HalfStep] = {
+        "loadings": HalfStep(loadings, *of_loadings, 0.0, 0),
+        "factors": HalfStep(factors, *of_factors, 0.0, 0),
+    }
+    return _residual(problem, constraint, Point(loadings, factors), steps)
+
+
+def _residual(
+    problem: Problem, constraint: Constraint, at: Point, steps: Mapping[PairSide, HalfStep]
+) -> float:
+    """Return the KKT residual from the half-steps of either side; rows without counts are left out."""
+    residuals = []
+    for side, values, step, bounds in (
+        (problem.loadings_side, at.loadings, steps["loadings"], constraint.loadings),
+        (problem.factors_side, at.factors, steps["factors"], constraint.factors),
+    ):
+        own, gradient = step.residual, step.gradient
+        if own is None and side.empty is not None:
+            penalty = like(gradient, bounds.penalty)
+            gradient = (gradient + penalty) * like(gradient, ~side.empty[:, None]) - penalty
+        residuals.append(float(bounds.residual(values, gradient) if own is None else own))
+    return max(residuals) / (problem.counts.total or 1.0)
 
 
 @dataclass(eq=False)
-class _Moves:
-    """The half-steps of one problem, and its free scale."""
+class _Trail:
+    """Where the solver goes next: beyond its last update, in the direction since the one before."""
 
-    engine: Engine  # with the effects of batches of the last point
     constraint: Constraint
-    row_solver: RowSolver
-    effects: bool
+    schedule: Extrapolation | None
+    point: Point  # to try next
+    plain: Point  # the update it is extrapolated from
+    previous: Point  # where the direction of the next extrapolation begins
     # see `log1pnmf.model.problem.Constraint.scales`
     free: NDArray[np.bool_]
     target: Array
+    beta: float = 0.0  # of the point
 
-    def adopt(self, pair: Point) -> Point:
-        adopt = self.engine.adopt
-        return replace(pair, loadings=adopt(pair.loadings), factors=adopt(pair.factors, "factors"))
+    def begin(self, at: Point) -> None:
+        """Go on from here, in no direction."""
+        self.point = self.plain = self.previous = self._scaled(at)[0]
 
-    def improve(self, which: PairSide, at: Point, *, evaluate: bool, leads: bool = True) -> HalfStep:
-        """Take a half-step of one side, or only evaluate the point; the side that leads needs its loss."""
-        if self.effects:
-            self.engine = engine_at(self.engine, at.effects)
-        engine, problem, bounds = self.engine, self.engine.problem, getattr(self.constraint, which)
-        if which == "loadings":
-            side, start, design = problem.loadings_side, at.loadings, at.factors
-        else:
-            side, start, design = problem.factors_side, at.factors, at.loadings
-        if evaluate:
-            return HalfStep(start, *engine.evaluate(side, start, design), 0.0, 0)
-        how: dict[str, Any] = {"with_loss": leads, "with_batch_sums": leads and self.effects}
-        return engine.half_step(side, start, design, bounds=bounds, row_solver=self.row_solver, **how)
+    def resume(self, after: Iteration, engine: Engine, *, new_problem: bool) -> Point:
+        """Go on after an iteration, from the start where the problem is new; return its update."""
+        assert after.updated is not None
+        assert after.previous is not None
+        updated, self.schedule = after.updated.adopted(engine), after.schedule
+        self.previous = after.previous.adopted(engine)
+        if not new_problem:
+            self.go_on(after.index, updated)
+        return updated
 
-    def residual(self, at: Point, *, loadings: HalfStep, factors: HalfStep) -> float:
-        """Return the KKT residual from the half-steps of either side; rows without counts are left out."""
-        problem, residuals = self.engine.problem, []
-        for side, values, step, bounds in (
-            (problem.loadings_side, at.loadings, loadings, self.constraint.loadings),
-            (problem.factors_side, at.factors, factors, self.constraint.factors),
-        ):
-            own, gradient = step.residual, step.gradient
-            if own is None and side.empty is not None:
-                penalty = like(gradient, bounds.penalty)
-                gradient = (gradient + penalty) * like(gradient, ~side.empty[:, None]) - penalty
-            residuals.append(float(bounds.residual(values, gradient) if own is None else own))
-        return max(residuals) / (problem.counts.total or 1.0)
+    def go_back(self) -> bool:
+        """Return to the update that the point was extrapolated from; False where it was not extrapolated."""
+        if self.schedule is None or self.beta == 0.0:
+            return False
+        self.schedule = self.schedule.rejected()
+        self.point, self.previous, self.beta = self.plain, self.plain, 0.0
+        return True
 
-    def onward(
-        self, index: int, plain: Point, previous: Point, extrapolation: Extrapolation | None
-    ) -> tuple[Point, Point, Point, float]:
-        """Next point to try, the update it is extrapolated from, where its direction will begin, and beta."""
-        beta = 0.0 if extrapolation is None else extrapolation.beta
-        by_two = not np.isfinite(self.target).any()  # `rescale` multiplies by powers of two
+    def go_on(self, index: int, updated: Point) -> None:
+        """Extrapolate the update that an iteration has led to."""
+        plain, previous, bounds = updated, self.previous, self.constraint
+        self.beta = beta = 0.0 if self.schedule is None else self.schedule.beta
+        by_two = not np.isfinite(self.target).any()  # columns are multiplied by powers of two
         if not by_two or index % RESCALED_EVERY == 0:
-            plain, previous = self.rescale(plain, previous)
+            plain, previous = self._scaled(plain, previous)
+        self.point = self.plain = self.previous = plain
         if beta == 0.0:
-            return plain, plain, plain, beta
+            return
         loadings = extrapolated(plain.loadings, previous.loadings, beta, LEAST_KEPT)
         factors = extrapolated(plain.factors, previous.factors, beta, LEAST_KEPT)
-        effects, bounds = plain.effects, self.constraint
+        effects = plain.effects
         if effects is not None and previous.effects is not None:
             effects = further(effects, previous.effects, beta)
-        point = Point(bounds.loadings.clip(loadings), bounds.factors.clip(factors), effects)
-        if by_two:
-            return point, plain, plain, beta
-        point, scaled = self.rescale(point, plain)
-        return point, plain, scaled, beta
+        self.point = Point(bounds.loadings.clip(loadings), bounds.factors.clip(factors), effects)
+        if not by_two:
+            self.point, self.previous = self._scaled(self.point, plain)
 
-    def rescale(self, pair: Point, *others: Point) -> tuple[Point, ...]:
+    def _scaled(self, pair: Point, *others: Point) -> tuple[Point, ...]:
         """Fix the free scale of every column, of `pair` and in the same way of `others`.
 
         Bounded loadings are raised until their largest touches the bound, which lowers the penalty. Otherwise

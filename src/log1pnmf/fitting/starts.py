@@ -4,10 +4,10 @@ Which optimum is found depends on the start. No start has an entry from which th
 and columns without counts are zero, and no two columns are alike.
 
 "auto" makes a few iterations from several starts at sparse cost, the non-negative SVD and random ones. Where
-two reach the same objective, there is no more to find. Otherwise moves follow from the better one: a move
-puts random factors in the place of some, and iterates, so that what two factors shared can be told by one,
-and what one had mixed by two; the better of both is kept (`studies.starts`). Below c = 1 starts differ
-little and iterations are dear: it is the SVD.
+two reach the same objective, there is no more to find. Otherwise moves follow from the best one, each with a
+few iterations, and the better of both is kept: two factors become one and a third one two (`regroup`), and
+where iterations are cheap, random factors take the place of some (`studies.starts`). Below c = 1 starts
+differ little and iterations are dear: it is the SVD.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import cycle, islice
 from typing import Any, TypeAlias
 
@@ -26,19 +27,20 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.arrays import on_host
-from log1pnmf._common.checks import Progress, Random, check_choice, new_seed
-from log1pnmf.counts.counts import Counts, check_unmasked
-from log1pnmf.engines.base import Engine, Sample
-from log1pnmf.engines.registry import for_parts, make_engine, resolve_engine
-from log1pnmf.model.noise import POISSON, ShiftedLog
-from log1pnmf.model.problem import FREE, Bounds, Constraint, Problem, Structure
+from log1pnmf._common.checks import Progress, Random, check_choice, check_not_negative, new_seed
+from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.base import Engine
+from log1pnmf.engines.registry import make_engine
+from log1pnmf.model.noise import POISSON
+from log1pnmf.model.problem import FREE, Constraint, Problem, Structure
 from log1pnmf.model.zeros import quadratic
 
 from .fit import Fit, arranged, scale_of, scaled
-from .fixed_factors import beside_known, constraint_of, settled, within
-from .runs import AdaptiveUpdate, Runs, Start
+from .fixed_factors import beside_known, constraint_of, numbers_of, settled, within
+from .regroup import ranked_moves, regrouped
+from .runs import AdaptiveUpdate, Runs
 from .settings import GIVEN, INITS, Settings
-from .solver import Extrapolation, Iteration, Point, Stopping, alternate, engine_at, finds_effects
+from .solver import Extrapolation, Point, Stopping, alternate, engine_at, finds_effects
 
 # ---------- where a fit starts
 
@@ -61,7 +63,7 @@ def initialize(engine: Engine, n_components: int, init: str, rng: Random) -> tup
     check_choice("init", init, STARTS)
     problem = engine.problem
     if init == "rank1":
-        loadings, factors = (_beside(column, n_components, rng) for column in rank_one(engine, rng))
+        loadings, factors = (_with_more(column, n_components - 1, rng) for column in rank_one(engine, rng))
         return _without_empty(problem, loadings, factors)
     if init == "random":
         loadings, factors = (rng.uniform(0.1, 1.0, size=(n, n_components)) for n in problem.counts.shape)
@@ -76,9 +78,8 @@ def initialize(engine: Engine, n_components: int, init: str, rng: Random) -> tup
 def rank_one(engine: Engine, rng: Random, *, tol: float = 1e-6, max_iter: int = 50) -> tuple[Array, Array]:
     """Fit a single factor, to a loose tolerance."""
     problem = engine.problem
-    rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
     loadings = rng.uniform(0.5, 1.5, size=(problem.counts.n_samples, 1))
-    factors = (_eta(problem, rates) * rng.uniform(0.5, 1.5, size=rates.shape))[:, None]
+    factors = (problem.profile * rng.uniform(0.5, 1.5, size=problem.counts.n_features))[:, None]
     loadings, factors = _without_empty(problem, loadings, factors)
     stopping = Stopping(tol)
     for iteration in alternate(engine, loadings, factors, max_iter=max_iter):
@@ -86,16 +87,6 @@ def rank_one(engine: Engine, rng: Random, *, tol: float = 1e-6, max_iter: int = 
         if stopping(iteration):
             break
     return on_host(loadings), on_host(factors)
-
-
-def _beside(column: Array, n_components: int, rng: Random) -> Array:
-    """Put tiny random columns beside the baseline."""
-    size = (len(column), n_components - 1)
-    return np.hstack([column, TINY * column.mean() * rng.uniform(0.5, 1.5, size=size)])
-
-
-def _eta(problem: Problem, rates: Array) -> Array:
-    return problem.link.link(rates) / problem.link.alpha
 
 
 # ---------------------------------------------------------------- non-negative SVD
@@ -118,23 +109,22 @@ def _nndsvd(problem: Problem, n_components: int, rng: Random) -> tuple[Array, Ar
         if size > 0.0:
             root = math.sqrt(strength[k] * size)
             loadings[:, k], factors[:, k] = root * u / np.linalg.norm(u), root * v / np.linalg.norm(v)
-    return _fill(loadings, rng), _fill(factors, rng)
+    for values in (loadings, factors):
+        mean = values.mean() if values.any() else 1.0
+        noise = SVD_FILL * mean * rng.uniform(0.5, 1.5, size=values.shape)
+        np.copyto(values, noise, where=values <= 0.0)
+    return loadings, factors
 
 
 def _linked(problem: Problem) -> sparse.csr_array:
     """Take counts to the eta scale, entry by entry; zeros stay zeros."""
-    matrix, exposure = problem.counts.to_scipy(), problem.loadings_side.row_exposure
-    i, batches = np.repeat(np.arange(len(exposure)), np.diff(matrix.indptr)), problem.batches
+    matrix, exposure, batches = problem.counts.to_scipy(), problem.exposure, problem.batches
+    i = np.repeat(np.arange(len(exposure)), np.diff(matrix.indptr))
     values = matrix.data / exposure[i]
     if batches is not None:
         values = values / batches.effects[batches.labels[i], matrix.indices]
     values = values if problem.link.is_identity else np.log1p(values)
     return sparse.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
-
-
-def _fill(values: Array, rng: Random) -> Array:
-    mean = values.mean() if values.any() else 1.0
-    return np.where(values > 0.0, values, SVD_FILL * mean * rng.uniform(0.5, 1.5, size=values.shape))
 
 
 # ---------------------------------------------------------------- given
@@ -156,22 +146,13 @@ def check_start(start: Any, shape: tuple[int, int], n_components: int) -> tuple[
         ) from None
     checked = []
     for (name, values), n in zip(given.items(), shape, strict=True):
-        check_unmasked(values, f"init {name}")
-        try:
-            array = np.array(values, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError):
-            raise ValueError(f"init {name} must be numbers, got {type(values).__name__}") from None
+        array = numbers_of(f"init {name}", values)
         if name == "factors" and array.shape == (n_components, n) and n != n_components:
             array = np.ascontiguousarray(array.T)
         if array.shape != (n, n_components):
             also = f" or ({n_components}, {n})" if name == "factors" else ""
             raise ValueError(f"init {name} must have shape ({n}, {n_components}){also}, got {array.shape}")
-        bad = ~(np.isfinite(array) & (array >= 0.0))
-        if bad.any():
-            i, k = (int(x) for x in np.argwhere(bad)[0])
-            raise ValueError(
-                f"init {name} must be finite and not negative, got {array[i, k]} at row {i}, column {k}"
-            )
+        check_not_negative(f"init {name}", array)
         checked.append(array)
     return checked[0], checked[1]
 
@@ -259,7 +240,7 @@ def match_total(problem: Problem, loadings: Array, factors: Array, rng: Random) 
         fitted = float(exposure @ means.mean(axis=1)) / float(exposure.sum())
         return math.log(min(fitted, 1e300) / rate)
 
-    low = high = math.log(float(_eta(problem, np.asarray(rate))) / eta.max())
+    low = high = math.log(float(link.link(rate) / link.alpha) / eta.max())
     while excess(low) > 0.0:
         low -= 1.0
     while excess(high) < 0.0:
@@ -292,19 +273,13 @@ def continued_start(
     old = scaled(fit.loadings if loadings is None else loadings, fit.factors, scale)
     old_loadings, old_factors = (side[:, :n_components] for side in old)
     if problem.link != fit.link:
-        old_loadings, old_factors = _relinked(problem, old_loadings, old_factors, fit.link, rng)
+        with np.errstate(over="ignore"):
+            rates = np.minimum(fit.link.inverse(old_factors), problem.counts.total)
+        eta = problem.link.link(rates) / problem.link.alpha
+        old_loadings, eta = match_total(problem, old_loadings, eta, rng)
+        old_factors = eta * problem.link.alpha
     n_more = n_components - old_loadings.shape[1]
     return _with_more(old_loadings, n_more, rng), _with_more(old_factors, n_more, rng)
-
-
-def _relinked(
-    problem: Problem, loadings: Array, factors: Array, old: ShiftedLog, rng: Random
-) -> tuple[Array, Array]:
-    link = problem.link
-    with np.errstate(over="ignore"):
-        rates = np.minimum(old.inverse(factors), problem.counts.total)
-    scaled_loadings, scaled_factors = match_total(problem, loadings, link.link(rates) / link.alpha, rng)
-    return scaled_loadings, scaled_factors * link.alpha
 
 
 def _with_more(values: Array, n_more: int, rng: Random) -> Array:
@@ -338,18 +313,10 @@ def find_start(
     if given is not None:
         return _given_start(engine, settings, rng, given, known, streamed=sample is not None), GIVEN
     if sample is not None:
-        here = None if known is None else known.of_samples(sample.rows)
-
-        def start(part: Engine, rng: Random, _: int) -> tuple[Point, str]:
-            return find_start(part, rng, number, settings=settings, known=here, n_jobs=n_jobs, after=after)
-
-        return sampled_start(engine, sample, settings, rng, start=start, known=known)
-
-    def make(problem: Problem) -> Engine:
-        name = resolve_engine(for_parts(settings.engine), problem.counts, settings.n_components)
-        return make_engine(name, problem, n_jobs)
-
-    pair, name = None, "known"
+        how: Any = {"settings": settings, "known": known, "n_jobs": n_jobs, "after": after}
+        return sampled_start(engine, *sample, rng, number, **how)
+    threads: Any = {"n_threads": n_jobs, "n_components": settings.n_components}
+    make, pair, name = partial(make_engine, settings.engine, **threads), None, "known"
     n_free = settings.n_components - (0 if known is None else known.n_known)
     if n_free and settings.init == "auto":
         pair, name = race(engine, n_free, rng, make=make, number=number, after=after)
@@ -390,43 +357,42 @@ SAMPLE_ITERATIONS = 100
 
 def sampled_start(
     engine: Engine,
-    sample: Sample,
-    settings: Settings,
+    part: Engine,
+    rows: NDArray[np.int64],
     rng: Random,
+    number: int,
     *,
-    start: Start,
-    known: Structure | None = None,
+    settings: Settings,
+    known: Structure | None,
+    **how: Any,
 ) -> tuple[Point, str]:
     """Fit the rows that were kept in memory, and find the loadings of all rows for their factors."""
-    part = replace(
-        settings,
-        likelihood=settings.likelihood if settings.zeros is not None else engine.problem.likelihood,
-        n_init=1,
-        tol=SAMPLE_TOL,
-        max_iter=SAMPLE_ITERATIONS,
-    )
-    here = None if known is None else known.of_samples(sample.rows)
+    likelihood = settings.likelihood if settings.zeros is not None else engine.problem.likelihood
+    few: Any = {"n_init": 1, "tol": SAMPLE_TOL, "max_iter": SAMPLE_ITERATIONS}
+    own, here = replace(settings, likelihood=likelihood, **few), known and known.of_samples(rows)
     run = Runs(
-        settings=part,
-        engine=sample.engine,
+        settings=own,
+        engine=part,
         rng=rng,
-        start=start,
-        constraint=constraint_of(part, here),
+        start=lambda part, rng, _: find_start(part, rng, number, settings=settings, known=here, **how),
+        constraint=constraint_of(own, here),
     ).best()
     pair = Point(run.last.loadings, run.last.factors)
-    return spread(engine, sample.settle, pair, constraint_of(settings, known)), run.start
+    return spread(engine, pair, constraint_of(settings, known)), run.start
 
 
-def spread(
-    engine: Engine, settle: Callable[[Array, Array, Bounds], Any], pair: Point, constraint: Constraint
-) -> Point:
+def spread(engine: Engine, pair: Point, constraint: Constraint) -> Point:
     """Find the loadings of all rows for the factors of some; features not seen in these get their mean."""
     loadings, factors = pair.loadings, pair.factors
     if constraint.scale_is_free:
         loadings, factors = _balanced(loadings, factors)
-    factors = constraint.factors.clip(_lifted(engine, loadings.mean(axis=0), factors))
-    typical = np.maximum(loadings.mean(axis=0), 1e-3 * loadings.mean())
-    return Point(settle(constraint.loadings.clip(typical), factors, constraint.loadings), factors)
+    mean = loadings.mean(axis=0)
+    level = engine.problem.profile / max(float(mean.sum()), np.finfo(np.float64).tiny)
+    least = np.where(factors.any(axis=1), LIFTED, 1.0) * level  # others may have counts where these have none
+    factors = constraint.factors.clip(np.maximum(factors, least[:, None]))
+    typical = np.maximum(mean, 1e-3 * loadings.mean())
+    bounds = constraint.loadings
+    return Point(engine.settle(bounds.clip(typical), factors, bounds), factors)
 
 
 def lifted_start(engine: Engine, loadings: Array, factors: Array) -> Point:
@@ -449,18 +415,6 @@ def _balanced(loadings: Array, factors: Array) -> tuple[Array, Array]:
     return loadings / by, factors * by
 
 
-def _lifted(engine: Engine, typical: Array, factors: Array) -> Array:
-    """Replace zeros where other samples may have counts: features not seen in the sample get its mean."""
-    problem, counts = engine.problem, engine.problem.counts
-    rates = counts.by_column.row_sums() / problem.size_factors.sum()
-    level = (
-        problem.link.link(rates) / problem.link.alpha / max(float(typical.sum()), np.finfo(np.float64).tiny)
-    )
-    seen = factors.any(axis=1)
-    least = np.where(seen, LIFTED, 1.0) * level
-    return np.maximum(factors, least[:, None])
-
-
 # ---------- the start "auto"
 
 SMALLEST_RACED = 1.0
@@ -471,16 +425,16 @@ FEWEST = 1e-3
 """Share of these samples in which a feature has counts at least, if it is to take part."""
 SMALL = 1_000_000
 """Non-zeros up to which iterations are cheap."""
-N_RANDOM = (1, 3)
-"""Random starts that are raced beside the SVD; more where iterations are cheap."""
-ALONE, AGAIN = (20, 30), (16, 25)
-"""Iterations from each start, and from each move; likewise."""
+N_RANDOM, ALONE = (1, 3), (20, 30)
+"""Random starts beside the SVD, and iterations from each start; more where iterations are cheap."""
+MOST_REGROUPED, MOST_VAIN, REGROUPED = (6, 8), 3, 12
+"""Moves that merge and split factors, moves in a row without a gain that end them, and iterations of each."""
+MOST_EXCHANGED, MOST_FAILED, AGAIN = 24, 8, 25
+"""Moves that exchange factors where iterations are cheap, likewise."""
 EXCHANGED = (2, 4)
 """Factors that moves exchange, in turn; at most half of all."""
-MOST_MOVES, MOST_FAILED = (6, 24), (3, 8)
-"""Moves from the best start, and moves in a row without a gain after which there are no more; likewise."""
-WORTHWHILE = 1e-4
-"""Gain of a move, relative to the objective, from which on it encourages further ones."""
+GAINED, WORTHWHILE = 2e-5, 1e-4
+"""Gain of a move of either kind, relative to the objective, from which on it encourages further ones."""
 AGREED = 3e-5
 """How near two objectives are, relative to them, if both starts lead to the same optimum."""
 DRIFT = 3e-4
@@ -491,8 +445,6 @@ RACED_ERRORS = 3e-4
 """`zeros_tol` of the race."""
 SETTLED = 1e-6
 """Two changes of the objective in a row that are smaller, relative to it, end the iterations from a start."""
-SETTLING = 5
-"""Newton steps in which all loadings adapt to given factors."""
 
 Make: TypeAlias = Callable[[Problem], Engine]
 """Makes the engine of a problem whose counts are in memory."""
@@ -526,28 +478,25 @@ def race(
     with display as bar:
         racer = _Racer(make, make(raced), bar)
         ends: list[tuple[Point, float]] = []
-        while len(ends) < len(names) and not _agree([reached for _, reached in ends]):
+        agree = False  # whether the two lowest objectives are those of the same optimum
+        while len(ends) < len(names) and not agree:
             if bar is not None:
                 bar.describe(f"{label} ({len(ends) + 1} of {len(names)})")
             start = initialize(racer.engine, K, names[len(ends)], rng)
             ends.append(racer.advance(start, ALONE[small]))
-        best = min(range(len(ends)), key=lambda one: ends[one][1])
+            best, *others = sorted(range(len(ends)), key=lambda one: ends[one][1])
+            least = ends[best][1]
+            agree = bool(others) and ends[others[0]][1] - least <= AGREED * abs(least)
         pair = ends[best][0]
-        if not _agree([reached for _, reached in ends]):
+        if not agree:
             pair = racer.moved(*ends[best], rng, small=small)
     if not whole:
         everyone = make(replace(exact, zeros=quadratic(problem.link)))
         factors = np.zeros((problem.counts.n_features, K))
         factors[features] = pair.factors
-        pair = spread(everyone, _settling(everyone), Point(pair.loadings, factors), FREE).on_host()
+        pair = spread(everyone, Point(pair.loadings, factors), FREE).on_host()
     ordered = arranged(pair.loadings, pair.factors)  # with a penalty, the first factor is the one without
     return Point(*adapt_start(problem, *ordered, rng)), names[best]
-
-
-def _agree(reached: list[float]) -> bool:
-    """Return whether the two lowest objectives are those of the same optimum."""
-    least = sorted(reached)[:2]
-    return len(least) == 2 and least[1] - least[0] <= AGREED * abs(least[0])
 
 
 class _Racer:
@@ -561,66 +510,92 @@ class _Racer:
         self.effects = finds_effects(exact)
 
     def moved(self, pair: Point, objective: float, rng: Random, *, small: bool) -> Point:
-        """Exchange some factors, again and again, and return the best point that was reached."""
-        best, least, n_failed, most = pair, objective, 0, MOST_MOVES[small]
-        for number, n_new in enumerate(islice(cycle(EXCHANGED), most), 1):
-            if self.bar is not None:
-                self.bar.describe(f"improving the start ({number} of at most {most})")
+        """Regroup factors, where iterations are cheap exchange some, and return the best point reached."""
+        best, least = self._regrouped(pair, objective, rng, MOST_REGROUPED[small])
+        if not small and best.loadings.shape[1] > 2:
+            return best
+        pair, n_failed = best, 0
+        for number, n_new in enumerate(islice(cycle(EXCHANGED), MOST_EXCHANGED), 1):
+            self._describe(number, MOST_EXCHANGED)
             new = exchanged(pair.loadings, pair.factors, n_new, rng)
-            other, reached = self.advance(lifted(self.exact.problem, *new), AGAIN[small])
+            other, reached = self.advance(lifted(self.exact.problem, *new), AGAIN)
             n_failed = 0 if least - reached > WORTHWHILE * abs(least) else n_failed + 1
             if reached < least + DRIFT * abs(least):
                 pair = other
             if reached < least:
                 best, least = other, reached
-            if n_failed == MOST_FAILED[small]:
+            if n_failed == MOST_FAILED:
                 break
         return best
+
+    def _regrouped(self, best: Point, least: float, rng: Random, most: int) -> tuple[Point, float]:
+        """Merge two factors and split a third one, again and again, as long as that gains."""
+        problem = self.exact.problem
+        exposure = problem.exposure[:, None]
+        matrix = _linked(problem)
+        matrix.data *= np.repeat(exposure, np.diff(matrix.indptr))
+        n_failed, moves = 0, []
+        tried: set[Any] = set()  # pairs of factors and factors
+        for number in range(1, most + 1):
+            self._describe(number, most)
+            at = exposure * best.loadings, best.factors
+            if not tried:
+                with threadpool_limits(1, user_api="blas"):  # the same bits for any number of threads
+                    moves = ranked_moves(matrix, *at, rng)
+            move = next((one for one in moves if not tried & {one.merged, one.split}), None)
+            if move is None:
+                break
+            tried |= {move.merged, move.split}
+            loadings, factors = regrouped(matrix, *at, move)
+            other, reached = self.advance(lifted(problem, loadings / exposure, factors), REGROUPED)
+            n_failed = 0 if least - reached > GAINED * abs(least) else n_failed + 1
+            if reached < least:
+                best, least = other, reached
+                tried.clear()
+            if n_failed == MOST_VAIN:
+                break
+        return best, least
+
+    def _describe(self, number: int, most: int) -> None:
+        if self.bar is not None:
+            self.bar.describe(f"improving the start ({number} of at most {most})")
 
     def advance(self, start: tuple[Array, Array], n_iterations: int) -> tuple[Point, float]:
         """Return where some iterations lead, and the objective there, with the errors of zeros put right.
 
         One choice of zeros serves all starts, as long as its errors are small enough.
         """
-        batches = self.exact.problem.batches
+        batches, last = self.exact.problem.batches, None
         if self.effects and batches is not None:  # every start begins with the same effects
             self.engine = engine_at(self.engine, batches.effects)
-        last = self._followed(Point(*start), FIRST_LOOK)
-        self._updated(last)
-        last = self._followed(Point(last.loadings, last.factors), n_iterations, last)
-        errors = self.engine.zero_errors(last.loadings, last.factors, roughly=True)
-        self._updated(last, errors[1])
-        self.n_seen += last.index
-        return Point(last.loadings, last.factors).on_host(), last.objective + errors[0]
-
-    def _followed(self, pair: Point, n_iterations: int, before: Iteration | None = None) -> Iteration:
-        last, n_small = before, 0
-        for last in alternate(
-            self.engine,
-            pair.loadings,
-            pair.factors,
-            extrapolation=Extrapolation(),
-            max_iter=n_iterations,
-            after=before,
-            new_problem=before is not None,
-            effects=self.effects,
-            residuals=False,
-        ):
-            if self.bar is not None:
-                self.bar.show(self.n_seen + last.index)
-            n_small = n_small + 1 if last.relative_change <= SETTLED else 0
-            if n_small == 2:
-                break
+        for most in (FIRST_LOOK, n_iterations):
+            iterations = alternate(
+                self.engine,
+                *(start if last is None else (last.loadings, last.factors)),
+                extrapolation=Extrapolation(),
+                max_iter=most,
+                after=last,
+                new_problem=last is not None,
+                effects=self.effects,
+                residuals=False,
+            )
+            n_small = 0
+            for last in iterations:
+                if self.bar is not None:
+                    self.bar.show(self.n_seen + last.index)
+                n_small = n_small + 1 if last.relative_change <= SETTLED else 0
+                if n_small == 2:
+                    break
+            assert last is not None
+            end, self.engine = Point(last.loadings, last.factors), engine_at(self.engine, last.effects)
+            signed, error = self.engine.zero_errors(end.loadings, end.factors, roughly=True)
+            if self.update is not None:
+                how: Any = {"index": last.index, "final": False, "error": error}
+                fresh = self.update(self.engine, end, last.loss, **how)
+                self.engine = self.engine if fresh is None else self.make(fresh.problem)
         assert last is not None
-        if self.effects:
-            self.engine = engine_at(self.engine, last.effects)
-        return last
-
-    def _updated(self, at: Iteration, error: float | None = None) -> None:
-        if self.update is not None:
-            pair = Point(at.loadings, at.factors)
-            fresh = self.update(self.engine, pair, at.loss, index=at.index, final=False, error=error)
-            self.engine = self.engine if fresh is None else self.make(fresh.problem)
+        self.n_seen += last.index
+        return end.on_host(), last.objective + signed
 
 
 def exchanged(loadings: Array, factors: Array, n_new: int, rng: Random) -> tuple[Array, Array]:
@@ -636,16 +611,3 @@ def exchanged(loadings: Array, factors: Array, n_new: int, rng: Random) -> tuple
     of_samples, of_features = (rng.uniform(0.1, 1.9, size=(n, n_new)) for n in (n_samples, len(factors)))
     shrunk = factors * (1.0 - n_new / n_components)
     return np.c_[loadings, of_samples], np.c_[shrunk, mean * of_features]
-
-
-def _settling(engine: Engine) -> Callable[[Array, Array, Bounds], Array]:
-    def settle(row: Array, factors: Array, bounds: Bounds) -> Array:
-        side = engine.problem.loadings_side
-        loadings = engine.adopt(np.tile(row, (engine.problem.counts.n_samples, 1)))
-        for _ in range(SETTLING):
-            loadings = engine.half_step(
-                side, loadings, engine.adopt(factors, "factors"), bounds=bounds
-            ).values
-        return loadings
-
-    return settle

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -49,8 +50,7 @@ def update_effects(
     batches = model.batches
     assert batches is not None
     before, totals = batches.logs, batches.totals(model.counts)
-    weights = batches.feature_weights(model.counts)
-    pull = batches.strength
+    weights, pull = batches.feature_weights(model.counts), batches.strength
     if model.noise.zero_loss_is_mean:
         seen = totals + pull
         own = mean_sums(model, loadings, factors) if sums is None else sums(loadings, factors)
@@ -71,14 +71,11 @@ def update_effects(
 
         def expand(logs: Array) -> tuple[Array, Array, Array]:
             effects = np.exp(logs)
-            if dispersed is None:
-                other = replace(model, batches=replace(batches, effects=effects))
-                value, slope, bend = dispersed_sums(other, loadings, factors)
-            else:
-                value, slope, bend = dispersed(effects, loadings, factors)
+            value, slope, bend = find(effects, loadings, factors)
             value = value + pull * (effects - logs) - totals * logs
             return value.sum(axis=0), slope + pull * (effects - 1.0), bend + pull * effects
 
+        find = partial(dispersed_sums, model) if dispersed is None else dispersed
         how = (FEW_STEPS, ROUGHLY) if n_steps is None else (n_steps, PRECISION)
         new, gain = _minimised(expand, before, weights, *how)
     return (replace(batches, effects=np.exp(new)), gain) if gain > 0.0 else (batches, 0.0)
@@ -184,8 +181,8 @@ def _newton(slope: Array, bend: Array, weights: Array) -> Array:
     return np.asarray(free - (pushed - share * pushed.sum(axis=0)))
 
 
-def dispersed_sums(model: Problem, loadings: Array, factors: Array) -> Array:
-    """Sum loss and its derivatives in the logarithms of effects over batches: 3 x batches x features.
+def dispersed_sums(model: Problem, effects: Array, loadings: Array, factors: Array) -> Array:
+    """Sum loss and its derivatives in the logarithms of `effects` over batches: 3 x batches x features.
 
     With negative binomial noise and ``D = 1 + phi mean`` the loss is ``(y + r) log(D) - y log(mean)``, its
     derivative ``(mean - y) / D`` and its second one ``mean (1 + phi y) / D^2``. What ``y log(q)`` adds to the
@@ -198,7 +195,7 @@ def dispersed_sums(model: Problem, loadings: Array, factors: Array) -> Array:
     sums = np.zeros((3, *batches.effects.shape))
     for block in _blocks(model):
         means = model.size_factors[block, None] * model.link.mean(loadings[block] @ factors.T)
-        means *= batches.rows(block)
+        means *= effects[batches.labels[block]]
         y, ratio = model.counts.by_row.to_dense(block), 1.0 / (1.0 + phi * means)
         sums[0] += members[:, block] @ (means * log1p_ratio(phi * means) - y * np.log(ratio))
         sums[1] += members[:, block] @ ((means - y) * ratio)

@@ -7,6 +7,7 @@ have the geometric mean 1 over the batches, and are pulled towards 1: `cost` sum
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -125,30 +126,30 @@ class Batches:
     def totals(self, counts: Counts) -> Array:
         """Sum of the counts of every feature in each batch, batches x features."""
         if isinstance(counts, ChunkedCounts):
-            return counts.group_sums(self.labels, self.n_batches).totals
-        known = self.known.get("totals")
-        if known is None or known[0] is not counts:
-            sums = np.asarray((self.members() @ counts.to_scipy()).todense(), dtype=np.float64)
-            known = self.known["totals"] = counts, sums
-        totals: Array = known[1]
+            return counts.group_sums(self.labels, self.n_batches)[0]
+
+        def find() -> Array:
+            return np.asarray((self.members() @ counts.to_scipy()).todense(), dtype=np.float64)
+
+        totals: Array = self._once("totals", find, counts)
         return totals
 
     def feature_weights(self, counts: Counts) -> Array:
         """Weigh the features in the level of a batch: by their counts, or by how far these decide."""
-        known, own = self.known.get("weights"), (self.by_counts, self.strength)
-        if known is None or known[0] is not counts or known[1] != own:
+
+        def find() -> Array:
             weights = self.totals(counts).sum(axis=0)
             if not self.by_counts:
                 weights = weights / np.maximum(weights + self.strength * self.n_batches, 1.0)
-            weights = np.asarray(weights / max(float(weights.sum()), np.finfo(np.float64).tiny))
-            known = self.known["weights"] = counts, own, weights
-        found: Array = known[2]
-        return found
+            return np.asarray(weights / max(float(weights.sum()), np.finfo(np.float64).tiny))
+
+        weights: Array = self._once("weights", find, counts, self.by_counts, self.strength)
+        return weights
 
     def exposure_of_zeros(self, counts: Counts, exposure: Array) -> float:
         """Sum of ``t_ij = exposure_i q_bj`` over all zero counts."""
         if isinstance(counts, ChunkedCounts):
-            there = counts.group_sums(self.labels, self.n_batches, exposure).weights
+            there = counts.group_sums(self.labels, self.n_batches, exposure)[1]
             rest = np.maximum(self.sums(exposure)[:, None] - there, 0.0)
             return float((rest * self.effects).sum())
         return float(np.einsum("bj,bj->", self.rest(counts, exposure)[0], self.effects))
@@ -165,22 +166,33 @@ class Batches:
 
         Each is batches x features.
         """
-        known: Any = self.known.get("rest")
-        same = known is not None and known[0] is counts and known[1] is stored
-        if same and np.array_equal(known[2], exposure):
-            return list(known[3])
-        there: list[SparseRows | Pattern] = [counts.on_host().by_row]
-        if stored is not None:
-            there.append(stored)
-        sums = []
-        for power in (1, 2):
-            rest = np.tile(self.sums(exposure**power)[:, None], (1, self.effects.shape[1]))
-            for rows in there:
-                matrix = sparse.csr_array((np.ones(rows.nnz), rows.indices, rows.indptr), shape=rows.shape)
-                rest -= np.asarray((self.members(exposure**power) @ matrix).todense())
-            sums.append(np.maximum(rest, 0.0))
-        self.known["rest"] = counts, stored, exposure, sums
-        return sums
+
+        def without(sums: list[Array], rows: SparseRows | Pattern) -> list[Array]:
+            ones = sparse.csr_array((np.ones(rows.nnz), rows.indices, rows.indptr), shape=rows.shape)
+            products = (self.members(exposure**power) @ ones for power in (1, 2))
+            return [own - part.todense() for own, part in zip(sums, products, strict=True)]
+
+        def of_zeros() -> list[Array]:
+            each = (self.sums(exposure**power)[:, None] for power in (1, 2))
+            every = [np.tile(own, (1, self.effects.shape[1])) for own in each]
+            return without(every, counts.on_host().by_row)
+
+        def find() -> list[Array]:
+            zeros = self._once("zeros", of_zeros, counts, exposure)
+            return [np.maximum(own, 0.0) for own in (zeros if stored is None else without(zeros, stored))]
+
+        rest: list[Array] = self._once("rest", find, counts, exposure, stored)
+        return rest
+
+    def _once(self, name: str, find: Callable[[], Any], *of: Any) -> Any:
+        """Return what was found for the same things the last time, or find it."""
+        known = self.known.get(name)
+        if known is None or not all(
+            one is other or (isinstance(one, np.ndarray) and np.array_equal(one, other))
+            for one, other in zip(known[0], of, strict=True)
+        ):
+            known = self.known[name] = of, find()
+        return known[1]
 
     def members(self, weights: Array | None = None) -> sparse.csr_array:
         """Which samples each batch has, batches x samples; ones, or weights of the samples."""

@@ -13,7 +13,7 @@ their means are given in a condensed form (`MeanSpectrum`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, cast
@@ -63,12 +63,8 @@ def update_dispersions(
     spectrum: MeanSpectrum | None = None,
 ) -> tuple[NegativeBinomial, float]:
     """Find the dispersions for the means that loadings and factors give."""
-    likelihood: _Gammas
-    if spectrum is None:
-        likelihood = _Likelihood(model.counts, factors, model, loadings)
-    else:
-        likelihood = _Condensed(model.counts, factors, spectrum)
-    find, known = _Search(likelihood, kind), None
+    means = AllMeans(model, loadings, factors) if spectrum is None else spectrum
+    find, known = _Search(Likelihood(model.counts, factors, means), kind), None
     theta = np.full(model.counts.n_features, VAGUE_CENTRE)
     if before is not None:
         theta, known = np.log(np.clip(before.dispersion, LOWEST, HIGHEST)), before.prior
@@ -89,7 +85,7 @@ def update_dispersions(
 class _Search:
     """Finds dispersions for a prior, and the next prior for dispersions."""
 
-    def __init__(self, likelihood: _Gammas, kind: DispersionKind) -> None:
+    def __init__(self, likelihood: Likelihood, kind: DispersionKind) -> None:
         self.likelihood, self.shared = likelihood, kind == "shared"
         counts = likelihood.counts
         totals = counts.by_column.row_sums()
@@ -136,7 +132,7 @@ class _Search:
             return new
         own = theta[self.some]
         likelihood = at.plus(prior.of(self.some).at(own), -1.0).plus(new.of(self.some).correction(own))
-        return prior_of(own, likelihood, self.log_means, self.some, new, adopt=self.likelihood.adopt)
+        return prior_of(own, likelihood, self.log_means, self.some, new, adopt=self.likelihood.means.adopt)
 
 
 def _minimised(function: Callable[[Array, Which], Expansion], start: Array) -> tuple[Array, Expansion, float]:
@@ -170,29 +166,39 @@ def _minimised(function: Callable[[Array, Which], Expansion], start: Array) -> t
 
 
 @dataclass(frozen=True, eq=False)
-class _Gammas:
+class Likelihood:
     """Likelihood of dispersions, whatever form the means have; freedom of the fit."""
 
     counts: Counts
     factors: Array
+    means: MeanSpectrum | AllMeans
 
     def __call__(self, theta: Array, which: Which) -> Expansion:
-        """Return ``sum of (y + r) log(1 + phi mean) - A(y)`` of some features, and derivatives in theta."""
-        phi = np.exp(theta)
-        (logs, parts, squares), of_counts = self._sums(phi, which)
+        """Return ``sum of (y + r) log(1 + phi mean) - A(y)`` of some features, and derivatives in theta.
+
+        Features that have moved are evaluated: a search begins where the one with the last prior ended.
+        """
+        last, found = self._last
+        moved = last[which] != theta
+        if moved.any():
+            some, last[which] = which[moved], theta
+            found[:, some] = self._evaluated(np.exp(theta[moved]), some)
+        return Expansion(*found[:, which])
+
+    @cached_property
+    def _last(self) -> tuple[Array, Array]:
+        """Theta of every feature at the last evaluation, and what was found there."""
+        m = len(self.factors)
+        return np.full(m, np.nan), np.empty((3, m))
+
+    def _evaluated(self, phi: Array, which: Which) -> list[Array]:
+        (logs, parts, squares), of_counts = self.means.sums(phi, which)
         of_all = logs / phi, (parts - logs) / phi, (logs - parts - squares) / phi
         some, m = self._times[which], len(which)
         feature = np.repeat(np.arange(m), np.diff(some.indptr))
         gammas = _gammas(self.counts.tally.values[some.indices], phi, feature)
         terms = zip(of_all, of_counts, gammas, strict=True)
-        return Expansion(*(one + own - np.bincount(feature, some.data * a, m) for one, own, a in terms))
-
-    def _sums(self, phi: Array, which: Which) -> tuple[Iterable[Array], Iterable[Array]]:
-        """Sum ``log(1 + x)``, ``p = x / (1 + x)`` and ``p**2``, with ``x = phi mean``, over all samples.
-
-        And, weighed by the counts, ``log(1 + x)``, ``p`` and ``p (1 - p)``.
-        """
-        raise NotImplementedError
+        return [one + own - np.bincount(feature, some.data * a, m) for one, own, a in terms]
 
     def freedom(self, theta: Array) -> tuple[Array, Array]:
         """Return how many parameters fitted the means of every feature, and the level of these means.
@@ -202,21 +208,13 @@ class _Gammas:
         slope of half the logarithm of the information, if that is a product of such terms.
         """
         phi = np.exp(theta)
-        _, parts, squares = self._sums(phi, np.arange(len(phi)))[0]
+        _, parts, squares = self.means.sums(phi, np.arange(len(phi)))[0]
         information = parts / phi
         free = np.count_nonzero(self.factors, axis=1).astype(np.float64)
         if parts.any():
-            free += self._n_free() * information / information.sum()
+            free += float(self.means.n_free[0]) * information / information.sum()
         share = np.minimum(squares / np.where(parts > 0.0, parts, 1.0), 1.0 - 1e-12)
         return HELD * np.minimum(free, self.counts.n_samples), share / (1.0 - share) / phi
-
-    def adopt(self, array: Array) -> Any:
-        """Bring an array to where sums over features are computed."""
-        return array
-
-    def _n_free(self) -> float:
-        """Count the loadings that are not zero."""
-        raise NotImplementedError
 
     @cached_property
     def _times(self) -> sparse.csr_array:
@@ -227,48 +225,17 @@ class _Gammas:
 
 
 @dataclass(frozen=True, eq=False)
-class _Condensed(_Gammas):
-    """Likelihood from condensed means."""
-
-    spectrum: MeanSpectrum
-
-    def __call__(self, theta: Array, which: Which) -> Expansion:
-        """Evaluate features that have moved; a search begins where the one with the last prior ended."""
-        last, found = self._last
-        moved = last[which] != theta
-        if moved.any():
-            some, last[which] = which[moved], theta
-            new = super().__call__(theta[moved], some)
-            found[:, some] = new.value, new.slope, new.bend
-        return Expansion(*found[:, which])
-
-    @cached_property
-    def _last(self) -> tuple[Array, Array]:
-        """Theta of every feature at the last evaluation, and what was found there."""
-        m = len(self.factors)
-        return np.full(m, np.nan), np.empty((3, m))
-
-    def _sums(self, phi: Array, which: Which) -> tuple[Iterable[Array], Iterable[Array]]:
-        return self.spectrum.sums(phi, which)
-
-    def adopt(self, array: Array) -> Any:
-        """Return the array on a device, where the spectrum is there."""
-        return self.spectrum.adopt(array)
-
-    def _n_free(self) -> float:
-        return float(self.spectrum.n_free[0])
-
-
-@dataclass(frozen=True, eq=False)
-class _Likelihood(_Gammas):
-    """Likelihood from loadings and factors; all entries are computed, in blocks."""
+class AllMeans:
+    """Means of loadings and factors, all of them, in blocks; the same methods as `MeanSpectrum`."""
 
     model: Problem
     loadings: Array
+    factors: Array
 
-    def _sums(self, phi: Array, which: Which) -> tuple[Iterable[Array], Iterable[Array]]:
+    def sums(self, phi: Array, which: Which) -> tuple[Array, Array]:
+        """See `MeanSpectrum.sums`."""
         sums = np.zeros((6, len(which)))
-        for block in self._blocks(len(which)):
+        for block in dense_blocks((len(which), len(self.loadings)), BLOCK_BYTES / (8 * 6)):
             x = self._x(phi[block], which[block])
             log, part = np.log1p(x), x / (1.0 + x)
             rows = self._counts[which[block]]
@@ -280,11 +247,14 @@ class _Likelihood(_Gammas):
             sums[3:, block] = [np.bincount(feature, one, m) for one in weighed]
         return sums[:3], sums[3:]
 
-    def _n_free(self) -> float:
-        return float(np.count_nonzero(self.loadings))
+    @property
+    def n_free(self) -> Array:
+        """Number of loadings that are not zero."""
+        return np.full(1, float(np.count_nonzero(self.loadings)))
 
-    def _blocks(self, n_features: int) -> Iterator[slice]:
-        return dense_blocks((n_features, len(self.loadings)), BLOCK_BYTES / (8 * 6))
+    def adopt(self, array: Array) -> Any:
+        """Return the array as it is."""
+        return array
 
     def _x(self, phi: Array, which: Any) -> Array:
         """``phi`` times the means of all samples, features as rows."""
@@ -296,7 +266,7 @@ class _Likelihood(_Gammas):
     @cached_property
     def _counts(self) -> sparse.csr_array:
         """Counts, features as rows."""
-        return self.counts.on_host().by_column.to_scipy()
+        return self.model.counts.on_host().by_column.to_scipy()
 
 
 def _gammas(y: Array, phi: Array, feature: Which) -> tuple[Array, Array, Array]:
@@ -357,8 +327,7 @@ class MeanSpectrum:
         np.maximum.at(largest, tally.feature, tally.values)
         return np.log(np.maximum(largest, 1.0)) + (ABOVE - N_BINS)
 
-    def plus(self, other: MeanSpectrum) -> MeanSpectrum:
-        """Return new sums over the samples of both."""
+    def __add__(self, other: MeanSpectrum) -> MeanSpectrum:
         return MeanSpectrum(
             self.low, self.entries + other.entries, self.counted + other.counted, self.n_free + other.n_free
         )

@@ -174,6 +174,12 @@ class Problem:
         return cost + (0.0 if prior is None else float(prior.costs(self.size_factors).sum()))
 
     @property
+    def profile(self) -> Array:
+        """Eta of every feature at its mean rate."""
+        rates = self.counts.by_column.row_sums() / self.size_factors.sum()
+        return self.link.link(rates) / self.link.alpha
+
+    @property
     def likelihood(self) -> Likelihood:
         """How zero counts are treated."""
         if self.zeros is None or (self.link.is_identity and self.noise.zero_loss_is_mean):

@@ -237,6 +237,7 @@ def drawing(function: Callable[P, R]) -> Callable[P, R]:
     made = "Axes" if "ax" in inspect.signature(function).parameters else "Figure"
     returns = "" if "Returns\n" in (function.__doc__ or "") else f"Returns\n-------\n{made}\n\n"
     extend(drawn, {"show": None, "save": None}, SHARED, returns)
+    drawn.__doc__ = f"{drawn.__doc__}\n\nExamples\n--------\nSee :doc:`/gallery/index`."
     return drawn  # type: ignore[return-value]
 
 

@@ -60,17 +60,6 @@ def compare(
         The structure plot of `a` above that of `b`, with the samples in the same order. Beside them is the
         similarity of all pairs of factors, with matched factors on the diagonal. A factor of `b` has the
         colour of its match in `a` if they correlate by at least 0.5, and otherwise a colour of its own.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, datasets, pl
-    >>> counts = datasets.pancreas().counts[:100, :300]
-    >>> fits = [Log1pNMF(3, c=c, random_state=0).fit(counts) for c in (1.0, np.inf)]
-    >>> figure = pl.compare(*fits, figure=Figure())
-    >>> [ax.get_title(loc="left") for ax in figure.axes[:2]]
-    ['c = 1', 'c = ∞']
     """
     first, second = fit_to_draw(a, key=keys[0]), fit_to_draw(b, key=keys[1])
     tables = _compared(first, second, on)
@@ -138,17 +127,6 @@ def diagnostics(
     ----------
     n_labels : int
         Maximum number of features and samples to name in each panel.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, pl
-    >>> from log1pnmf.analysis import diagnose
-    >>> counts = np.random.default_rng(0).poisson(3.0, size=(40, 30))
-    >>> found = diagnose(Log1pNMF(1, c=float("inf"), random_state=0).fit(counts), counts)
-    >>> len(pl.diagnostics(found, figure=Figure()).axes)
-    2
     """
     _check_kind(found)
     figure = figure_or_new(figure, (8.4, 3.6))
@@ -181,17 +159,6 @@ def dispersion(
     Axes
         The line is the trend. The band around it contains 95% of the prior of a feature's dispersion, so it
         shows how strongly dispersions are pulled towards the trend.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, pl
-    >>> from log1pnmf.analysis import diagnose
-    >>> counts = np.random.default_rng(0).negative_binomial(2, 0.4, size=(60, 30))
-    >>> found = diagnose(Log1pNMF(1, noise="nb").fit(counts), counts)
-    >>> pl.dispersion(found, ax=Figure().subplots()).get_ylabel()
-    'dispersion'
     """
     _check_kind(found)
     if found.fitted_dispersion is None:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
-from log1pnmf._common.colors import factor_colors
+from log1pnmf.analysis.groups import factor_colors
 from log1pnmf.analysis.markers import Markers
 from log1pnmf.analysis.metrics import correlation_matrix
 from log1pnmf.fitting.anndata import symbols_of
@@ -63,16 +63,6 @@ def volcano(
     -----
     Points end at a p-value of 1e-50. Those that would lie above are triangles at that height, and the legend
     has their number.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, pl
-    >>> counts = np.random.default_rng(0).poisson(np.where(np.eye(2).repeat(20, 0).repeat(10, 1), 6.0, 0.5))
-    >>> found = Log1pNMF(2, random_state=0).fit(counts).markers(counts)
-    >>> pl.volcano(found, 1, ax=Figure().subplots()).get_xlabel()
-    'log2 fold change'
     """
     found = canvas.result_in(source, Markers, key, tool="markers", call="model.markers(counts)")
     given = isinstance(found, Markers)
@@ -152,16 +142,6 @@ def factor_scatter(
         Features to name instead of the extreme ones; they are drawn in colour.
     scale : {"linear", "log"}
         Scale of both axes. On log axes, values below a thousandth of the largest are drawn at that limit.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, datasets, pl
-    >>> data = datasets.pancreas()
-    >>> model = Log1pNMF(3, random_state=0).fit(data.counts[:100, :300])
-    >>> ax = pl.factor_scatter(model, 1, 2, feature_names=data.feature_names[:300], ax=Figure().subplots())
-    >>> ax.get_xlabel(), ax.get_ylabel()
-    ('factor k1', 'factor k2')
     """
     check_choice("scale", scale, ("linear", "log"))
     fit = fit_to_draw(source, key=key, feature_names=symbols_of(source, gene_symbols, feature_names))
@@ -235,15 +215,6 @@ def top_features(
     markers : Markers, optional
         Result of ``model.markers(counts)``. The plot then shows only features that rise significantly with a
         factor, in the same order.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, pl
-    >>> model = Log1pNMF(2, random_state=0).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
-    >>> figure = pl.top_features(model, figure=Figure())
-    >>> len(figure.axes)
-    2
     """
     check_choice("kind", kind, ("bars", "heatmap"))
     fit = fit_to_draw(source, key=key, feature_names=symbols_of(source, gene_symbols, feature_names))

@@ -14,11 +14,12 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
-from log1pnmf._common.colors import distinct_colors, factor_colors
 from log1pnmf.analysis.groups import (
     Arrangement,
     Section,
     arrange,
+    distinct_colors,
+    factor_colors,
     group_means,
     read_groups,
     read_labels,
@@ -75,16 +76,6 @@ def embedding(
     See Also
     --------
     log1pnmf.pl.spatial : Loadings in a tissue, with the image of each section.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, pl
-    >>> counts = np.random.default_rng(0).poisson(2.0, (50, 10))
-    >>> model = Log1pNMF(3, tol=1e-3).fit(counts)
-    >>> len(pl.embedding(model, np.random.default_rng(1).random((50, 2)), figure=Figure()).axes)
-    3
     """
     fit = fit_to_draw(adata, key=key)
     places, found = _places(adata, basis, len(fit.loadings))
@@ -155,18 +146,6 @@ def spatial(
     -------
     Figure
         The y axis points downwards, as in images. Shades of a factor are the same in all sections.
-
-    Examples
-    --------
-    >>> import anndata
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import pl, tl
-    >>> rng = np.random.default_rng(0)
-    >>> adata = anndata.AnnData(rng.poisson(2.0, (50, 10)), obsm={"spatial": rng.random((50, 2))})
-    >>> tl.log1p_nmf(adata, 3, tol=1e-3)
-    >>> [ax.get_title(loc="left") for ax in pl.spatial(adata, figure=Figure()).axes]
-    ['dominant factor', 'k0', 'k1', 'k2']
     """
     fit, sections = fit_to_draw(adata, key=key), sections_of(adata, library_key, image)
     panels_of_section: list[int | None] = [*([None] if dominant else []), *chosen_factors(fit, factors)]
@@ -256,16 +235,6 @@ def usage(
         Result of ``model.usage(...)``, or AnnData with the result of `log1pnmf.tl.usage`.
     level : float
         Differences with an adjusted p-value up to this level are drawn filled, others open.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, pl
-    >>> model = Log1pNMF(2).fit(np.random.default_rng(0).poisson(2.0, (60, 10)))
-    >>> found = model.usage(np.repeat(["a", "b"], 30), replicate=np.repeat(np.arange(6), 10))
-    >>> len(pl.usage(found, figure=Figure()).axes)
-    2
     """
     table, about = _usage_of(source, key)
     names = [str(name) for name in about["factor_names"]]
@@ -428,16 +397,6 @@ def structure(
     Within a group similar samples are neighbours. If bars are narrower than a pixel, the pixel shows their
     mean. The width of a group is proportional to its number of samples, but at least a fiftieth of the axes,
     so that rare groups are visible.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, datasets, pl
-    >>> data = datasets.pancreas()
-    >>> model = Log1pNMF(3, random_state=0).fit(data.counts[:100, :300])
-    >>> ax = pl.structure(model, data.sample_labels[:100], ax=Figure().subplots())
-    >>> ax.get_ylabel()
-    'loading'
     """
     check_choice("heights", heights, ("loadings", "shares"))
     fit = fit_to_draw(source, key=key)
@@ -526,15 +485,6 @@ def loadings_by_group(
     ----------
     groupby : str or array-like of shape (n,)
         Column of ``adata.obs``, or labels; at most 60 groups.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, pl
-    >>> model = Log1pNMF(1, random_state=0).fit([[4, 2], [2, 1], [6, 3]])
-    >>> ax = pl.loadings_by_group(model, ["a", "b", "a"], ax=Figure().subplots())
-    >>> [label.get_text() for label in ax.get_yticklabels()]
-    ['a (2)', 'b (1)']
     """
     fit = fit_to_draw(source, key=key)
     groups = read_groups(source, groupby)

@@ -16,11 +16,10 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
-from log1pnmf._common.colors import distinct_colors
-from log1pnmf.analysis.consensus import Consensus
 from log1pnmf.analysis.grid import Setting
+from log1pnmf.analysis.groups import distinct_colors
 from log1pnmf.analysis.selection import Selection, judge
-from log1pnmf.analysis.stability import Relation, tree_of
+from log1pnmf.analysis.stability import Consensus, Relation, tree_of
 from log1pnmf.fitting.fit import SWEEP, Fit, c_name
 from log1pnmf.fitting.summary import levelled
 
@@ -72,14 +71,6 @@ def convergence(
     (dash-dotted) or approximate (dashed). The plot removes the steps of an adaptive objective at which the
     zeros to be checked exactly are chosen again, but keeps gains from new dispersions. The line of the best
     fit ends before its last iteration, where the difference is zero.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, pl
-    >>> model = Log1pNMF(1, random_state=0).fit([[4, 2], [2, 1], [6, 2]])
-    >>> pl.convergence(model, ax=Figure().subplots()).get_yscale()
-    'log'
     """
     check_choice("x", x, ("iteration", "seconds"))
     given = list(sources) if isinstance(sources, list | tuple) else [sources]
@@ -141,15 +132,6 @@ def sweep(
     -------
     Figure
         ``c = inf`` is at the right end, after a break of the axis.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import pl
-    >>> table = {"c": [0.1, 1.0, float("inf")], "factor_correlation": [0.2, 0.3, 0.7]}
-    >>> figure = pl.sweep(table, measures=["factor_correlation"], figure=Figure())
-    >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
-    ['0.1', '1', '∞']
     """
     columns = _columns(table, measures)
     c = columns["c"]
@@ -236,17 +218,6 @@ def relation(found: Relation, *, figure: canvas.OnFigure = None, **shown: Unpack
     Figure
         Names of factors have the colour of their fit. Factors that several fits share form a block; a factor
         that splits in another fit stands beside its parts.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import datasets, fit_log1p_nmf, pl
-    >>> from log1pnmf.analysis import relate
-    >>> counts = datasets.pancreas().counts[:100, :200]
-    >>> fits = [fit_log1p_nmf(counts, K) for K in (2, 3)]
-    >>> figure = pl.relation(relate(fits), figure=Figure())
-    >>> len(figure.axes[1].get_yticklabels())
-    5
     """
     n = len(found.owner)
     figure = figure_or_new(figure, (3.6 + 0.24 * n, 1.2 + 0.24 * n))
@@ -350,16 +321,6 @@ def select(
         the best setting and logarithmic far below it. Below: the mean similarity of matched factors between
         seeds. There is one line for every combination of the other parameters. The star marks the best
         setting, the ring the simplest one within one standard error. The title is what the data suggest.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import datasets, pl
-    >>> from log1pnmf.analysis import select
-    >>> counts = datasets.pancreas().counts[:100, :200]
-    >>> found = select(counts, [1, 2, 3], n_folds=2, n_starts=1, n_seeds=2, tol=1e-4)
-    >>> [ax.get_xlabel() for ax in pl.select(found, figure=Figure()).axes]
-    ['', 'number of factors K']
     """
     found = result_in(source, Selection, key, tool="select", call="log1pnmf.select")
     given = isinstance(found, Selection)

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.colors import BASELINE
-from log1pnmf.analysis.groups import Arrangement, Section, arrange
+from log1pnmf.analysis.groups import BASELINE, Arrangement, Section, arrange
 from log1pnmf.analysis.metrics import dominant_factor
 
 from .inputs import ReportInput

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.checks import plural
 from log1pnmf.analysis.batches import batch_findings, confounded_groups
-from log1pnmf.analysis.diagnostics import OUTLYING, Diagnostics, diagnose
+from log1pnmf.analysis.diagnostics import Diagnostics, diagnose
 from log1pnmf.analysis.evidence import Evidence, evidence
 from log1pnmf.analysis.groups import Groups, group_means
 from log1pnmf.analysis.marker_tests import Z95
@@ -269,7 +270,6 @@ def _charts(fit: Fit) -> list[Chart]:
 # ---------- what a fit does not explain: features, samples and entries whose counts it does not expect
 
 N_LISTED = 8
-OVERDISPERSED = 1.5  # noise="nb" is mentioned from this multiple of Poisson's variance on
 
 
 def describe_misfit(inputs: ReportInput) -> list[dict[str, Any]]:
@@ -284,11 +284,11 @@ def describe_misfit(inputs: ReportInput) -> list[dict[str, Any]]:
 
 def _misfit(inputs: ReportInput, label: str, found: Diagnostics) -> dict[str, Any]:
     """Return sentences, charts and tables of the least explained for one fit."""
-    noise, variance, worst = NOISES[found.noise], np.nan_to_num(found.feature_dispersion), found.worst
-    entries = zip(worst.sample, worst.feature, worst.count, worst.mean, strict=True)
+    noise, variance = NOISES[found.noise], np.nan_to_num(found.feature_dispersion)
+    entries = zip(*(found.worst[name] for name in ("sample", "feature", "count", "mean")), strict=True)
     return {
         "label": label,
-        "sentences": [_variance(found), _outliers(inputs, found)],
+        "sentences": replace(found, sample_names=inputs.sample_names).summary(N_LISTED).split("\n"),
         "noise": noise,
         "chart": histogram(
             variance,
@@ -321,30 +321,6 @@ def _dispersions(found: Diagnostics, label: str) -> Chart | None:
         label=f"Dispersions of features against their mean counts at {label}",
         x_title="mean count (log scale)",
         y_title="dispersion",
-    )
-
-
-def _variance(found: Diagnostics) -> str:
-    known = found.feature_dispersion[np.isfinite(found.feature_dispersion)]
-    typical = float(np.median(known)) if len(known) else 1.0
-    text = f"The variance of a typical feature is {typical:.2f} times that of {NOISES[found.noise]} counts"
-    if found.fitted_dispersion is not None:
-        middle = significant(float(np.median(found.fitted_dispersion)))
-        return f"{text}, with the dispersions of the fit ({middle} in the median)."
-    text += f"; over all entries it is mean + {significant(found.overdispersion)} mean²."
-    if typical < OVERDISPERSED:
-        return f"{text} Standard errors of Poisson counts are about right."
-    return f"{text} The standard errors of effects allow for this; noise='nb' would model it."
-
-
-def _outliers(inputs: ReportInput, found: Diagnostics) -> str:
-    outliers = found.outliers()
-    if not len(outliers):
-        return f"No sample is explained much worse than the others (robust z at most {OUTLYING:g})."
-    return (
-        f"{plural(len(outliers), 'sample is', 'samples are')} explained much worse than the others (robust z "
-        f"of the deviance above {OUTLYING:g}): "
-        f"{enumerate_words(inputs.sample_names[outliers].tolist(), most=N_LISTED)}."
     )
 
 

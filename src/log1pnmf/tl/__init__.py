@@ -6,30 +6,14 @@ message says if another layer was used, or if a view became a copy (logger "log1
 Python shows by default).
 """
 
-from .tools import (
-    consensus,
-    evidence,
-    extend_features,
-    log1p_nmf,
-    markers,
-    programs,
-    rename_factors,
-    select,
-    sweep,
-    transform,
-    usage,
-)
-
-__all__ = [
-    "consensus",
-    "evidence",
-    "extend_features",
-    "log1p_nmf",
-    "markers",
-    "programs",
-    "rename_factors",
-    "select",
-    "sweep",
-    "transform",
-    "usage",
-]
+from .tools import consensus as consensus
+from .tools import evidence as evidence
+from .tools import extend_features as extend_features
+from .tools import log1p_nmf as log1p_nmf
+from .tools import markers as markers
+from .tools import programs as programs
+from .tools import rename_factors as rename_factors
+from .tools import select as select
+from .tools import sweep as sweep
+from .tools import transform as transform
+from .tools import usage as usage

@@ -16,8 +16,6 @@ from scipy import sparse
 
 from log1pnmf._common.arrays import Numbers
 from log1pnmf._common.checks import Seed, extend, require
-from log1pnmf.analysis.consensus import ConsensusOptions
-from log1pnmf.analysis.consensus import consensus as find_consensus
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.evidence import EvidenceOptions
 from log1pnmf.analysis.evidence import evidence as find_evidence
@@ -26,6 +24,8 @@ from log1pnmf.analysis.markers import MarkerOptions
 from log1pnmf.analysis.markers import markers as find_markers
 from log1pnmf.analysis.select import SelectOptions
 from log1pnmf.analysis.select import select as compare_settings
+from log1pnmf.analysis.stability import ConsensusOptions
+from log1pnmf.analysis.stability import consensus as find_consensus
 from log1pnmf.analysis.stability import sweep as sweep_counts
 from log1pnmf.analysis.usage import UsageOptions
 from log1pnmf.analysis.usage import usage as compare_groups
@@ -57,8 +57,6 @@ layer : str, optional
     Layer with the counts. By default X, or the layer "counts" if X does not hold counts (a log message
     says so). "raw" takes the features of `adata` from ``adata.raw``; "X" takes X even if it holds
     fractions, such as expected counts.
-use_raw : bool
-    The same as ``layer="raw"``.
 mask_var : str or array of bool, optional
     Features to use: a column of `var`, such as "highly_variable", or one value for each feature;
     "variable:2000" takes the 2,000 with the largest deviance from one factor. By default all features,
@@ -107,7 +105,6 @@ def log1p_nmf(
     *,
     c: float = 1.0,
     layer: str | None = None,
-    use_raw: bool = False,
     mask_var: str | Numbers | None = None,
     batch_key: str | None = None,
     key_added: str | None = None,
@@ -172,7 +169,6 @@ def log1p_nmf(
         fixed_loadings=known_loadings(adata, fixed_loadings),
         **parameters,
     )
-    layer = raw_layer(layer, use_raw)
     chosen = read_counts(adata, layer, chosen_features(adata, mask_var, layer))
     fit = fit_counts(chosen.counts, settings, **given)
     write_fit(adata, keys, fit, chosen)
@@ -212,15 +208,6 @@ def sweep(
     Each fit is stored as by `log1p_nmf`, with a key such as "log1p_nmf_c=0.1" or "log1p_nmf_c=inf".
     ``uns["log1p_nmf_sweep"]`` is a data frame with one row for each fit; its columns are those of
     `log1pnmf.analysis.Sweep`, and `key`, the key of the fit.
-
-    Examples
-    --------
-    >>> import anndata
-    >>> from log1pnmf.datasets import pancreas
-    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
-    >>> sweep(adata, 2, [1, float("inf")])
-    >>> adata.uns["log1p_nmf_sweep"]["key"].tolist()
-    ['log1p_nmf_c=1', 'log1p_nmf_c=inf']
     """
     chosen = read_counts(adata, layer, chosen_features(adata, mask_var, layer))
     result = sweep_counts(chosen.counts, n_components, c, **parameters)
@@ -382,17 +369,6 @@ def extend_features(
         `transform` with either uses the fitted features: ``uns[...]["fitted_features"]``, True or False.
     layer : str, optional
         Layer with the counts; by default that of the fit.
-
-    Examples
-    --------
-    >>> import anndata
-    >>> from log1pnmf.datasets import pancreas
-    >>> from log1pnmf.tl import log1p_nmf
-    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
-    >>> log1p_nmf(adata, 2, mask_var=np.arange(300) < 200)
-    >>> extend_features(adata)
-    >>> bool(adata.varm["log1p_nmf_all"][200:].any())
-    True
     """
     fit, keys = fit_from(adata, key), Keys(key_added or f"{Keys(key).uns}_all")
     chosen = read_counts(adata, layer_of_fit(adata, key, layer), np.arange(adata.n_vars))
@@ -499,17 +475,6 @@ def markers(
     frame with the columns of `log1pnmf.analysis.Markers.table`; `tested`, effects and p-values of all
     features, which `log1pnmf.pl.volcano` draws; and `c`, `errors`, `split`, `reliability`, `determined`,
     `unmoved`, `n_samples`, `n_rising` and `factor_names`. The report uses it.
-
-    Examples
-    --------
-    >>> import anndata
-    >>> from log1pnmf.datasets import pancreas
-    >>> from log1pnmf.tl import log1p_nmf
-    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
-    >>> log1p_nmf(adata, 3)
-    >>> markers(adata, n_top=5)
-    >>> adata.uns["log1p_nmf_markers"]["table"].shape
-    (15, 13)
     """
     fit = fit_from(adata, key)
     counts = counts_of_fit(adata, fit, key, layer)
@@ -600,16 +565,6 @@ def evidence(
     data frame with the columns of `log1pnmf.analysis.Evidence.table`; `judgement`, the same in words;
     `factor_names`; and the numbers of fits and samples. The summary of ``log1pnmf.Log1pNMF.of(adata)`` and
     the report show it.
-
-    Examples
-    --------
-    >>> import anndata, numpy as np
-    >>> from log1pnmf.tl import log1p_nmf
-    >>> adata = anndata.AnnData(np.random.default_rng(0).poisson(2.0, (60, 10)))
-    >>> log1p_nmf(adata, 2)
-    >>> evidence(adata, n_seeds=2, n_bootstrap=2)
-    >>> adata.uns["log1p_nmf_evidence"]["judgement"][:28]
-    'No more than noise: k0, k1 ('
     """
     fit = fit_from(adata, key)
     counts = counts_of_fit(adata, fit, key, layer)
@@ -624,7 +579,6 @@ def select(
     c: float | Iterable[float] = 1.0,
     *,
     layer: str | None = None,
-    use_raw: bool = False,
     mask_var: str | Numbers | None = None,
     batch_key: str | None = None,
     key_added: str | None = None,
@@ -665,8 +619,7 @@ def select(
     >>> print(adata.uns["log1p_nmf_select"]["judgement"].splitlines()[0])
     The data do not decide K: the best is at the end of the values tried.
     """
-    keys, layer = Keys(key_added), raw_layer(layer, use_raw)
-    counts = read_counts(adata, layer, chosen_features(adata, mask_var)).counts
+    keys, counts = Keys(key_added), read_counts(adata, layer, chosen_features(adata, mask_var)).counts
     batch = batch_of(adata, batch_key)
     found = compare_settings(counts, n_components, c, random_state=random_state, batch=batch, **options)
     judgement = found.judgement
@@ -717,15 +670,6 @@ class ChosenCounts:
     counts: Counts  # the counts, with the names of the features
     positions: NDArray[np.intp]  # positions of these features among all features of the object
     layer: str | None  # where they were found; None is X
-
-
-def raw_layer(layer: str | None, use_raw: bool) -> str | None:
-    """Return the layer that scanpy's `use_raw` stands for."""
-    if not use_raw:
-        return layer
-    if layer not in (None, RAW):
-        raise ValueError(f"use_raw=True and layer={layer!r} name different counts; pass one of them")
-    return RAW
 
 
 def target(adata: Any, copy: bool) -> Any:

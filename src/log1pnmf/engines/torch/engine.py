@@ -12,7 +12,7 @@ import torch
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern
-from log1pnmf.engines.base import Engine, HalfStep, PairSide, RowSolver
+from log1pnmf.engines.base import Engine, HalfStep, PairSide
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.model.dispersion import FEWEST_SAMPLES, MeanSpectrum
 from log1pnmf.model.noise import NegativeBinomial
@@ -27,8 +27,7 @@ from .zeros import Noise, Zeros
 Precision = Literal["float32", "float64"]
 
 LARGEST_PRECISE_ETA = {"float32": 80.0, "float64": 500.0}
-LARGE_ETAS_BELOW = 0.1
-"""The c below which etas are large."""
+LARGE_ETAS_BELOW = 0.1  # the c below which etas are large
 
 
 class TorchEngine(Engine):
@@ -105,9 +104,8 @@ class TorchEngine(Engine):
         design: Any,
         *,
         bounds: Bounds = NON_NEGATIVE,
-        row_solver: RowSolver = "newton",
         with_loss: bool = True,
-        with_batch_sums: bool = False,
+        **others: Any,
     ) -> HalfStep:
         """Improve every row of `start`; see `Engine.half_step`."""
         fixed = self._design(side, design)

@@ -536,12 +536,9 @@ def _reach(  # noqa: PLR0912, PLR0915
 
 ROWS, FEWER_ROWS, COLUMNS, WARPS = 128, 32, 32, 8
 """Rows and columns of a tile, and warps of a program; fewer for wide designs and in double precision."""
-WIDE, STAGE_BYTES = 128, 190_000
-"""Columns of a wide design, and room for the tiles that are loaded ahead."""
-TAIL = 128
-"""Columns of `wide` that a program takes beside the first ones."""
-PROGRAMS, FEWEST_COLUMNS = 1056, 1024
-"""Programs that keep a card busy, and what is worth one."""
+WIDE, STAGE_BYTES = 128, 190_000  # columns of a wide design, and room for the tiles that are loaded ahead
+TAIL = 128  # columns of `wide` that a program takes beside the first ones
+PROGRAMS, FEWEST_COLUMNS = 1056, 1024  # programs that keep a card busy, and what is worth one
 
 
 def dense_sums(b: Any, design: Design, *, own: Own, hessian: bool) -> Sums:
@@ -758,8 +755,7 @@ def _dense_change(
 
 # ---------- condensed means
 
-STRETCH, POINTS = 1 << 14, 512
-"""Entries of a row that a program takes, and those of a tile."""
+STRETCH, POINTS = 1 << 14, 512  # entries of a row that a program takes, and those of a tile
 
 
 def binned_powers(place: Any, shape: tuple[int, int], counts: tuple[Any, Any, Any] | None = None) -> Any:

@@ -20,8 +20,7 @@ MOST_RISE = 0.9
 """Of the curvature along a step, as a part of it; up to its double the full step lowers the loss."""
 LEAST_LEFT = {torch.float32: 1e-6, torch.float64: 1e-12}
 """Part of the sums of all entries; less may be the rounding of those that are exact."""
-MOST_CURVATURE = 1e10
-"""Of all entries; with more of it sums are unreliable, and a point is refused."""
+MOST_CURVATURE = 1e10  # of all entries; with more of it sums are unreliable, and a point is refused
 
 
 class Solved(NamedTuple):

@@ -26,10 +26,8 @@ from log1pnmf.model.problem import Side
 
 # ---------- counts by column, sorted on a device
 
-COPIED_ENTRIES = 1 << 27
-"""Entries that are copied to a device at a time."""
-SORTED_ENTRIES = 1 << 25
-"""Entries that are sorted at a time, which takes 1.5 GB."""
+COPIED_ENTRIES = 1 << 27  # entries that are copied to a device at a time
+SORTED_ENTRIES = 1 << 25  # entries that are sorted at a time, which takes 1.5 GB
 
 
 class TensorPattern(Pattern):
@@ -159,12 +157,9 @@ RESIDENT_SHARE = 0.4
 """Part of a card's free memory that the rows of one side may take; the other side wants as much."""
 STREAMED_ENTRIES = 1 << 27
 """Entries of a block that is streamed, 1 GiB; two of them are on the device at a time."""
-PIECE = 1 << 12
-"""Entries of a row that one program takes, where all rows are evaluated."""
-LEAST_LOCKED = 1 << 26
-"""Bytes of an array that is page-locked; smaller ones may share a page with others."""
-MOST_ROWS = 1 << 18
-"""Rows of a block: bounds the memory of their K x K matrices."""
+PIECE = 1 << 12  # entries of a row that one program takes, where all rows are evaluated
+LEAST_LOCKED = 1 << 26  # bytes of an array that is page-locked; smaller ones may share a page with others
+MOST_ROWS = 1 << 18  # rows of a block: bounds the memory of their K x K matrices
 
 
 @dataclass(frozen=True, eq=False)
@@ -392,10 +387,8 @@ def _indices_of(pattern: Pattern) -> Any:
 # ---------- the two parts of a half-step: its fixed design, and what its rows have of their own
 
 SMALLEST_ETA = {torch.float32: 1e-16, torch.float64: 1e-30}
-DENSE_BYTES = 1 << 30
-"""Of one rows x columns array; at most a few are there at a time."""
-GRAM_BYTES = 1 << 28
-"""Of the K x K matrices that rows have of their own, of one piece of rows."""
+DENSE_BYTES = 1 << 30  # of one rows x columns array; at most a few are there at a time
+GRAM_BYTES = 1 << 28  # of the K x K matrices that rows have of their own, of one piece of rows
 
 
 @dataclass(frozen=True)
