@@ -1,6 +1,6 @@
 """Does `evidence` tell true factors from superfluous ones?
 
-    python -m studies.evidence      # the tables of docs/how-to/evidence.md; about five CPU minutes
+    python -m studies.evidence --jobs 16     # the tables of docs/how-to/evidence.md
 
 Simulated are 160 x 120 counts of four factors, which are fitted with six and matched by their loadings. A
 fitted factor is a true one if it correlates by more than 0.8 with its match; the two that are left over are
@@ -13,6 +13,7 @@ import argparse
 import itertools
 import math
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 from benchmarks.measuring import Clock
@@ -62,27 +63,38 @@ def row(true: list[float], more: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--simulations", type=int, default=30, help="of each kind [30]")
-    n_simulations = parser.parse_args().simulations
+    parser.add_argument("--jobs", type=int, default=1, help="processes [1]")
+    given = parser.parse_args()
     warnings.simplefilter("ignore")
     print("| counts | `noise` | c | true factors above 1.5 | superfluous factors above 1.5 | AUC |")
     print("|" + "---|" * 6)
-    for (name, phi, noise), c in itertools.product(KINDS, (0.1, 1.0, math.inf)):
-        found = [measure(c, phi, noise, seed) for seed in range(n_simulations)]
-        true, more = (list(itertools.chain.from_iterable(one[i] for one in found)) for i in (0, 1))
-        print(f"| {name} | {noise} | {c:g} | {row(true, more)} |", flush=True)
-    cells, clock = pancreas().counts, Clock()
-    fit = fit_log1p_nmf(cells, 9, n_jobs=1)
-    fitting = clock.read()[0]
-    for most in (100, 800, None):
-        clock = Clock()
-        times = evidence(fit, cells, n_seeds=0, n_bootstrap=0, max_samples=most, n_jobs=1).table()[
-            "times_noise"
-        ]
-        listed = ", ".join(f"{value:.1f}" for value in times)
-        print(
-            f"pancreas, {most or 'all'} cells: {listed} ({clock.read()[0]:.0f} CPU s, the fit {fitting:.0f})",
-            flush=True,
-        )
+    with ProcessPoolExecutor(given.jobs) as pool:
+        rows = {
+            (name, noise, c): [pool.submit(measure, c, phi, noise, seed) for seed in range(given.simulations)]
+            for (name, phi, noise), c in itertools.product(KINDS, (0.1, 1.0, math.inf))
+        }
+        for (name, noise, c), runs in rows.items():
+            found = [run.result() for run in runs]
+            true, more = (list(itertools.chain.from_iterable(one[i] for one in found)) for i in (0, 1))
+            print(f"| {name} | {noise} | {c:g} | {row(true, more)} |", flush=True)
+    cost()
+
+
+def cost() -> None:
+    """Print what evidence of cells costs, and what it finds with fewer of them."""
+    print("\n| cells | CPU s of the fit | CPU s of evidence | fits | times noise |\n|" + "---|" * 5)
+    for n_cells in (400, None):
+        cells, clock = pancreas().counts[:n_cells], Clock()
+        fit = fit_log1p_nmf(cells, 9, n_jobs=1)
+        fitting = clock.read()[0]
+        for most in (100, None):
+            clock = Clock()
+            found = evidence(fit, cells, max_samples=most, n_jobs=1)
+            seconds, which = clock.read()[0], f"{cells.shape[0]:,}"
+            times = ", ".join(f"{value:.1f}" for value in found.times_noise)
+            which = which if most is None else f"{most} of {which}"
+            ratio = f"{seconds:.0f} | {seconds / fitting:.1f}"
+            print(f"| {which} | {fitting:.0f} | {ratio} | {times} |", flush=True)
 
 
 if __name__ == "__main__":

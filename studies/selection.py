@@ -107,7 +107,7 @@ WAYS = [
 ]
 
 
-def overdispersed(*, seeds: int, jobs: int) -> None:
+def overdispersed(*, seeds: int, jobs: int, phis: list[float]) -> None:
     """Print which c and K are selected, among five values of c and K from 2 to 10; the true K is 6."""
     print(
         "| phi | true c | noise | size factors | held out | c, K | c within a decade | K within 1 | CPU s |"
@@ -118,7 +118,7 @@ def overdispersed(*, seeds: int, jobs: int) -> None:
             (phi, c, *way.values()): [
                 pool.submit(_select_overdispersed, phi, c, seed, way) for seed in range(seeds)
             ]
-            for phi in (0.0, 0.5)
+            for phi in phis
             for c in (0.1, 1.0, math.inf)
             for way in WAYS
         }
@@ -397,6 +397,7 @@ def main() -> None:
     parser.add_argument("--n-starts", type=int, default=1)
     parser.add_argument("--tol", type=float, default=Settings.tol)
     parser.add_argument("--n-jobs", type=int, default=2)
+    parser.add_argument("--phi", type=float, nargs="+", default=[0.0, 0.5], help="`overdispersed`")
     parser.add_argument("--jobs", type=int, default=1, help="`overdispersed`: processes")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -407,7 +408,7 @@ def main() -> None:
     elif arguments.what == "sparse":
         sparse(arguments.out / "selection-sparse.jsonl", seeds=arguments.seeds, n_jobs=arguments.n_jobs)
     elif arguments.what == "overdispersed":
-        overdispersed(seeds=arguments.seeds, jobs=arguments.jobs)
+        overdispersed(seeds=arguments.seeds, jobs=arguments.jobs, phis=arguments.phi)
     elif arguments.what == "cost":
         cost()
     elif arguments.what == "draw":

@@ -121,5 +121,9 @@ def test_the_command_writes_a_run_with_table_and_picture(adata, tmp_path, capsys
     assert header.startswith("factor,n_fits,n_groups,groups,n_components,similarity")
     assert len(rows) == direct.final.n_components
     assert (tmp_path / "out" / "consensus.png").stat().st_size > 1000
+    assert main(["rename", str(tmp_path / "out"), "k1=new, name"]) == 0
+    assert "consensus.png has the names that factors had before" in capsys.readouterr().out
+    renamed = (tmp_path / "out" / "consensus.csv").read_text().splitlines()
+    assert renamed == [header, rows[0], rows[1].replace("k1,", '"new, name",', 1), *rows[2:]]
     assert main([*call, "-c", "1,2", "-o", str(tmp_path / "other")]) == 2
     assert "takes one c" in capsys.readouterr().err

@@ -49,6 +49,15 @@ def test_markers_of_a_model(blocks):
     np.testing.assert_allclose(found.weight, model.components_.T)
 
 
+def test_progress_of_all_that_takes_long(blocks, capsys):
+    """Fits at other size factors and to each half of the samples, then tests of every feature."""
+    markers(*blocks, verbose=1, n_jobs=1)
+    fits, tests = capsys.readouterr().err.splitlines()
+    assert fits.startswith("markers: short fits: ")
+    assert "of 60 iterations in" in fits
+    assert tests.startswith("markers: tests: 31 of 31 features in")
+
+
 def test_every_list_has_the_same_features_in_the_same_order(blocks, tmp_path):
     model, counts = blocks
     table = model.top_features(5)

@@ -76,6 +76,17 @@ def folds_of(counts, n):
     return make_folds(running.Counts.from_any(counts), n, **how)
 
 
+@pytest.mark.parametrize("depth", [0.0, 1.0])
+def test_totals_that_factors_change_are_named(depth):
+    """Samples of one depth whose totals differ, and samples whose depth differs much more."""
+    rng = np.random.default_rng(0)
+    loadings, factors = rng.dirichlet([0.4] * 3, 120), rng.gamma(0.5, 4.0, (80, 3))
+    counts = rng.poisson(np.expm1(loadings @ factors.T) * rng.lognormal(0.0, depth, 120)[:, None])
+    found = select(counts, [2, 3], n_folds=2, n_seeds=0, n_jobs=1)
+    named = [reason.startswith("Totals are poor size factors") for reason in found.judgement.reasons]
+    assert any(named) == (depth == 0.0)
+
+
 def test_penalty_is_chosen_where_factors_are_sparse():
     rng = np.random.default_rng(0)
     loadings = np.column_stack([np.ones(150), rng.uniform(size=(150, 2)) * (rng.random((150, 2)) < 0.5)])

@@ -142,6 +142,10 @@ class Progress:
 OnStep: TypeAlias = Callable[[int, int], object]  # called with the number of steps that are done, and of all
 
 
+def unseen(done: int, of_all: int) -> None:
+    """Show no progress."""
+
+
 @contextmanager
 def shown(
     verbose: int | None, label: str, unit: str = "fit", on_step: OnStep | None = None
@@ -149,7 +153,7 @@ def shown(
     """Return what to call after every step: the user's function, a progress bar, or one that does nothing."""
     after = shown_after(verbose)
     if on_step is not None or after is None:
-        yield on_step or (lambda done, of_all: None)
+        yield on_step or unseen
         return
     with Progress(label, unit, after=after) as bar:
         yield bar.show

@@ -7,8 +7,9 @@ over, but a factor of something else cannot take the place of a true one. If the
 would: every way would lead to the same fit with one factor fewer, and the loss would be the same for all.
 
 **What noise gives.** A factor that is fitted to nothing but noise gains log-likelihood, too. Counts are
-simulated from the fit without the factor, with the dispersions of the features. A superfluous factor is
-fitted to them, all others moving along, and taken out in the same way. Both losses are of the same kind.
+simulated from the fit without a factor, with the dispersions of the features. A superfluous factor is fitted
+to them, all others moving along, and taken out in the same way. Both losses are of the same kind. Which
+factor was missing hardly matters, so that the mean over three of them stands for all.
 
 **Coming back.** Fits from other random starts (same counts), and to samples that are drawn with replacement
 (bootstrap, from where the fit is), are matched with the fit by the correlation of loadings of the same
@@ -22,9 +23,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import count
 from typing import Any, TypedDict
 
 import numpy as np
@@ -52,7 +53,8 @@ from .metrics import match_factors, null_deviance
 Array = NDArray[np.float64]
 
 COMES_BACK = 0.8  # correlation of loadings from which a factor of another fit is the same
-LOOSEST = 1e-6  # tolerance of the fits, where that of the fit itself is smaller
+LOOSEST, LONGEST = 1e-5, 100  # least tolerance of other fits, and most iterations
+N_NOISE = 3  # factors that are fitted to noise
 CLEARLY = 1.5  # times what noise gives: a larger loss is not noise
 MOST_RISE = 2.0  # how many times larger any weight of the other factors may become without a factor
 SETTLED = 0.002  # gain of an iteration, of that of a factor fitted to noise, below which a refit ends
@@ -73,8 +75,8 @@ class Evidence:
         their weights; all loadings are fitted again. NaN for a fit with a single factor, inf where known
         factors and masks leave some counts to this one only.
     from_noise : ndarray
-        The same loss of a factor that was fitted to noise: to counts simulated from the fit without the
-        factor.
+        The same loss of a factor that was fitted to noise, to counts simulated from the fit without a
+        factor: the mean of three. 0 where the loss is inf.
     deviance_percent : ndarray
         The same as a percentage of the deviance that totals of samples and features leave.
     seeds, bootstrap : ndarray
@@ -209,8 +211,8 @@ def evidence(
     fit: Any,
     counts: Any,
     *,
-    n_seeds: int = 5,
-    n_bootstrap: int = 10,
+    n_seeds: int = 3,
+    n_bootstrap: int = 5,
     max_samples: int | None = None,
     random_state: Seed = 0,
     n_jobs: int | None = None,
@@ -261,22 +263,30 @@ def evidence(
     fit, whole = fit_and_counts(fit, counts)
     fit.check_whole("evidence fits the model again and")
     data, rows = whole.part_in_memory(max_samples)
-    refits = _Refits.of(fit.normalized("max"), data, rows, n_jobs)
     rng = as_random(random_state)
     k = fit.n_components if fit.n_components > 1 else 0
     with shown(verbose, "evidence") as on_fit, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the fit itself has said so
-        done, of_all = count(1), k + n_seeds + n_bootstrap
+        n_done, of_all = 0, k + n_seeds + n_bootstrap
 
-        def seen(result: Any) -> Any:
-            on_fit(next(done), of_all)
+        def seen(result: Any = None) -> Any:
+            nonlocal n_done
+            n_done += 1
+            on_fit(n_done, of_all)
             return result
 
-        losses = [seen(refits.losses_without(j, new_seed(rng))) for j in range(k)] or [(math.nan, math.nan)]
+        refits = _Refits.of(fit.normalized("max"), data, rows, n_jobs, lambda _: on_fit(n_done, of_all))
+        loss, noise = np.full(fit.n_components, math.inf if k else math.nan), list[float]()
+        for j in range(k):
+            if refits.possible_without(j):
+                less, loss[j] = refits.loss_without(j)
+                if not noise or j % math.ceil(k / N_NOISE) == 0:
+                    noise.append(refits.loss_of_noise(less, j, new_seed(rng)))
+            seen()
         seeds = [seen(refits.other_start(new_seed(rng))) for _ in range(n_seeds)]
         drawn = [rng.choice(len(rows), len(rows)) for _ in range(n_bootstrap)]
         again = [seen(refits.other_samples(np.sort(chosen))) for chosen in drawn]
-    loss, from_noise = np.array(losses).T
+    from_noise = np.where(np.isinf(loss), 0.0, np.mean(noise) if noise else math.nan)
     null = null_deviance(refits.fit, data, n_jobs)
     return Evidence(
         loss=loss,
@@ -309,30 +319,34 @@ class _Refits:
     constraint: Constraint
     loss: float
     n_jobs: int | None
+    on_iteration: Callable[[Any], object]  # returns nothing: a refit goes on
 
     @classmethod
-    def of(cls, fit: Fit, data: Counts, rows: NDArray[np.int64], n_jobs: int | None) -> _Refits:
+    def of(cls, fit: Fit, data: Counts, rows: NDArray[np.int64], *how: Any) -> _Refits:
         """Refit to the subsample, from where the fit is."""
         fit = fit.of_rows(rows)
         known = structure_of(data, fit.settings, **dict(zip(KNOWN, fit.known_parts, strict=True)))
-        self = cls(fit, data, constraint_of(fit.settings, known), math.nan, n_jobs)
+        self = cls(fit, data, constraint_of(fit.settings, known), math.nan, *how)
         point, loss = self.settled(data, Point(fit.loadings, fit.factors / fit.link.alpha), self.constraint)
         fit = replace(fit, loadings=point.loadings, factors=point.factors * fit.link.alpha)
         return replace(self, fit=fit, loss=loss)
 
-    def losses_without(self, k: int, seed: int) -> tuple[float, float]:
-        """Return what is lost without a factor, and without one that was fitted to noise in its place."""
-        fit, rng = self.fit, np.random.default_rng(seed)
-        if not self.possible_without(k):
-            return math.inf, 0.0
-        less, loss = self.without(self.data, Point(fit.loadings, fit.factors / fit.link.alpha), k)
+    def loss_without(self, k: int) -> tuple[Point, float]:
+        """Return the fit without a factor, and what is lost without it."""
+        at = Point(self.fit.loadings, self.fit.factors / self.fit.link.alpha)
+        less, loss = self.without(self.data, at, k)
+        return less, loss - self.loss
+
+    def loss_of_noise(self, less: Point, k: int, seed: int) -> float:
+        """Return what is lost without a factor that was fitted to noise in place of another."""
+        rng = np.random.default_rng(seed)
         counts = self.drawn(less, rng)
         beside = (
             np.insert(values, k, size * values.mean() * rng.uniform(0.1, 1.9, len(values)), axis=1)
             for values, size in ((less.loadings, 1.0), (less.factors, BESIDE))
         )
         more, least = self.settled(counts, Point(*beside), self.constraint)
-        return loss - self.loss, self.without(counts, more, k)[1] - least
+        return self.without(counts, more, k)[1] - least
 
     def possible_without(self, k: int) -> bool:
         """Return whether other factors may explain all counts, within what is known of them."""
@@ -375,6 +389,7 @@ class _Refits:
             max_iter=MOST_ITERATIONS,
             residuals=False,
         ):
+            self.on_iteration(last)
             at = Point(last.loadings, last.factors).on_host()
             n_small = n_small + 1 if last.relative_change * abs(last.objective) <= small else 0
             if n_small == 2:
@@ -412,16 +427,26 @@ class _Refits:
             squares += (means**2).sum(axis=0)
         return np.maximum(excess, 0.0) / or_one(squares)
 
+    @property
+    def short(self) -> dict[str, Any]:
+        """Settings of fits that need not be precise."""
+        asked = self.fit.asked
+        return {"tol": max(asked.tol, LOOSEST), "max_iter": min(asked.max_iter, LONGEST)}
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """What fits are given besides counts and settings."""
+        return {"n_jobs": self.n_jobs, "callbacks": [self.on_iteration]}
+
     def other_start(self, seed: int) -> Array:
         """Fit from a random start; return the similarity of each factor's match."""
-        changes = {"tol": max(self.fit.asked.tol, LOOSEST), "init": "random", "random_state": seed}
-        given = {"init": None, "random_state": seed, "n_jobs": self.n_jobs}
+        changes = {**self.short, "init": "random", "random_state": seed}
+        given = {"init": None, "random_state": seed, **self.how}
         other = fit_again(self.fit, self.data, self.fit.size_factors, changes=changes, **given)
         return match_factors(self.fit.loadings, other.loadings).similarity
 
     def other_samples(self, chosen: NDArray[np.int64]) -> Array:
         """Fit to samples drawn with replacement, from where the fit is; return the same."""
         drawn, counts = self.fit.of_rows(chosen), Counts.from_any(self.data.to_scipy()[chosen])
-        changes = {"tol": max(self.fit.asked.tol, LOOSEST)}
-        other = fit_again(drawn, counts, drawn.size_factors, changes=changes, n_jobs=self.n_jobs)
+        other = fit_again(drawn, counts, drawn.size_factors, changes=self.short, **self.how)
         return match_factors(drawn.loadings, other.loadings).similarity

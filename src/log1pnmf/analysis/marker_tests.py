@@ -60,8 +60,9 @@ shrinkage, 2017).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from statistics import NormalDist
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -69,13 +70,13 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import OnStep
+from log1pnmf._common.checks import OnStep, unseen
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.fit import Fit, or_one
 from log1pnmf.fitting.ranking import StandIns, stand_ins
-from log1pnmf.model.noise import Noise, ShiftedLog
-from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
+from log1pnmf.model.noise import ShiftedLog
+from log1pnmf.model.objective import BLOCK_BYTES, exposure_of
 from log1pnmf.model.problem import Problem
 
 Array = NDArray[np.float64]
@@ -115,9 +116,9 @@ class EstimatedLoadings:
         return self.bounded + self.shift
 
     @cached_property
-    def products(self) -> Array:
-        """Products of every two loadings of a sample: n x K x K."""
-        return self.values[:, :, None] * self.values[:, None, :]
+    def packed_products(self) -> Array:
+        """Products of every two loadings of a sample, as `forms` takes them."""
+        return packed(self.values[:, :, None] * self.values[:, None, :])
 
     @cached_property
     def packed_inverse(self) -> Array:
@@ -148,16 +149,17 @@ class EstimatedLoadings:
         weights: Array = 1.0 / (1.0 + np.einsum("ikl,kl->i", self.covariance, _inverse(seen)))
         return weights
 
-    def own_part(self, y: Array, t: Array, link: ShiftedLog, noise: Noise, block: slice) -> Array | None:
-        """Describe by how many ``H_i^-1 F_j`` the loadings change without the feature: samples x features."""
+    def own_part(
+        self, y: Array, t: Array, link: ShiftedLog, dispersion: Array | None, factors: Array
+    ) -> Array | None:
+        """Describe by how many ``H_i^-1 F_j`` the loadings change without the feature: features x samples."""
         if self.inverse is None:
             return None
-        factors = self.factors[block]
-        eta = self.bounded @ factors.T
-        curvature = expected_curvature(eta, t, link, noise)
-        gradient = entry_gradient(y, eta, t, link, noise=noise) + curvature * (self.shift @ factors.T)
-        leverage = curvature * forms(self.packed_inverse, factors, factors)
-        return gradient / np.maximum(1.0 - leverage, LEAST_SPARE)
+        mean, slope, variance = moments(factors @ self.bounded.T, t, link, dispersion)
+        weight = slope / variance
+        gradient = weight * (mean - y + slope * (factors @ self.shift.T))
+        leverage = weight * slope * forms(factors, factors, self.packed_inverse)
+        return np.asarray(gradient / np.maximum(1.0 - leverage, LEAST_SPARE))
 
 
 def estimate_loadings(
@@ -171,47 +173,64 @@ def estimate_loadings(
     covariance = np.empty((n, k, k)) if errors == "sandwich" else inverse
     for block in dense_blocks(rows.shape, BLOCK_BYTES / (8 * 8)):
         y, t, eta = rows.to_dense(block), exposure_of(problem, block), loadings[block] @ factors.T
-        curvature = expected_curvature(eta, t, fit.link, problem.noise)
-        slope = entry_gradient(y, eta, t, fit.link, noise=problem.noise)
+        mean, slope, variance = moments(eta, t, fit.link, getattr(problem.noise, "dispersion", None))
+        curvature, gradient = slope / variance * slope, slope / variance * (mean - y)
         information = weighted_products(curvature, factors)
         inverse[block] = inverse_information(information, counted[block])
         error = np.sqrt(np.einsum("ikk->ik", inverse[block]))
-        step = -np.einsum("ikl,il->ik", inverse[block], slope @ factors)
+        step = -np.einsum("ikl,il->ik", inverse[block], gradient @ factors)
         shift[block] = np.clip(step, -MOST_ERRORS * error, MOST_ERRORS * error)
         if errors == "sandwich":
-            leverage = curvature * forms(packed(inverse[block]), factors, factors)
-            slope = slope + curvature * (shift[block] @ factors.T)
-            scores = weighted_products(slope**2 / np.maximum(1.0 - leverage, LEAST_SPARE), factors)
+            leverage = curvature * forms(factors, factors, packed(inverse[block])).T
+            gradient += curvature * (shift[block] @ factors.T)
+            scores = weighted_products(gradient**2 / np.maximum(1.0 - leverage, LEAST_SPARE), factors)
             scores += RIDGE * information * np.eye(k)  # gradients say nothing of what is not identified
             covariance[block] = inverse[block] @ scores @ inverse[block]
     return EstimatedLoadings(loadings, shift, covariance, inverse if own else None, factors)
 
 
-def expected_curvature(eta: Array, t: Array, link: ShiftedLog, noise: Noise) -> Array:
-    """Second derivative of the loss on average; the observed one gives large counts a high leverage."""
+def moments(eta: Array, t: Array, link: ShiftedLog, dispersion: Array | None) -> tuple[Array, Array, Array]:
+    """Mean of a count, its derivative in eta, and the variance of the count.
+
+    The gradient of the loss is ``slope (mean - y) / variance``, its mean curvature ``slope**2 / variance``;
+    the observed curvature would give large counts a high leverage.
+    """
     at = np.maximum(eta, LEAST_ETA)
-    return entry_curvature(t * link.em(at), at, t, link, noise=noise)
+    mean = t * (at if link.is_identity else np.expm1(np.minimum(at, LARGEST_ETA)))
+    slope = np.broadcast_to(t, mean.shape) if link.is_identity else mean + t
+    return mean, slope, mean if dispersion is None else mean * (1.0 + dispersion * mean)
+
+
+@cache
+def _triangle(k: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    return np.triu_indices(k)
 
 
 def weighted_products(weights: Array, factors: Array) -> Array:
     """``sum_j w_ij F_j F_j'`` for all i: n x K x K."""
-    first, second = np.triu_indices(factors.shape[1])
-    found = np.empty((len(weights), factors.shape[1], factors.shape[1]))
-    found[:, first, second] = found[:, second, first] = weights @ (factors[:, first] * factors[:, second])
-    return found
+    first, second = _triangle(factors.shape[1])
+    return unpacked(weights @ (factors[:, first] * factors[:, second]), factors.shape[1])
 
 
 def packed(matrices: Array) -> Array:
     """Return the upper triangles of symmetric matrices, n x K (K + 1) / 2."""
-    first, second = np.triu_indices(matrices.shape[1])
+    first, second = _triangle(matrices.shape[1])
     return np.ascontiguousarray(matrices[:, first, second])
 
 
-def forms(triangles: Array, left: Array, right: Array) -> Array:
-    """``left_j' M_i right_j`` for all i and j, with symmetric matrices from `packed`."""
-    first, second = np.triu_indices(left.shape[1])
+def unpacked(triangles: Array, k: int) -> Array:
+    """Return the symmetric matrices of which `packed` gives the triangles."""
+    first, second = _triangle(k)
+    matrices = np.empty((len(triangles), k, k))
+    matrices[:, first, second] = matrices[:, second, first] = triangles
+    return matrices
+
+
+def forms(left: Array, right: Array, triangles: Array) -> Array:
+    """``left_j' M_i right_j`` for all j and i, with symmetric matrices from `packed`."""
+    first, second = _triangle(left.shape[1])
     mirrored = np.where(first == second, 0.0, left[:, second] * right[:, first])
-    return np.asarray(triangles @ (left[:, first] * right[:, second] + mirrored).T)
+    return np.asarray((left[:, first] * right[:, second] + mirrored) @ triangles.T)
 
 
 def inverse_information(information: Array, counted: NDArray[np.bool_]) -> Array:
@@ -257,12 +276,13 @@ def regress(problem: Problem, loadings: Array, start: Array, n_jobs: int | None 
 
 # ---------- from regressions to one effect per factor and feature, its standard error and its test
 
+ALL = slice(None)  # features of a block
 LEAST_WEIGHED, LEAST_VARIANCE = 0.1, 1e-6  # of a feature's mean eta: the least for weights and variances
 NORMAL_FOURTH = 3.0  # fourth moment of the standard normal distribution
 TO_ESTIMATE = 1.0 / 3.0  # how far from "no effect" to the estimate variances of the model are taken
-MOST_STEPS, LEAST_MOVE = 12, 1e-4  # Newton steps at most, and the relative move that ends them
+MOST_STEPS, LEAST_MOVE = 12, 1e-5  # Newton steps at most, and the relative move that ends them
 LONGEST_STEP = 1.0  # in eta, for all links but the identity
-ARRAYS_PER_BLOCK = 24  # in memory at a time, of the size of a block
+ARRAYS_PER_BLOCK = 60  # so that those in use stay in the cache
 ENOUGH_FEATURES = 2000  # to find the change of features that do not move
 WITHIN = 2.0  # standard errors, half of the intervals that are to agree on it
 MOST_UNMOVED, LEAST_UNMOVED = float(np.log(10.0)), 0.67  # its largest logarithm; least part that agrees
@@ -291,7 +311,7 @@ def infer_from_fit(
     source: Problem | None = None,
     centred: bool = False,
     n_jobs: int | None = None,
-    shown: OnStep | None = None,
+    shown: OnStep = unseen,
 ) -> tuple[Inference, Array]:
     """Test all features on loadings that were estimated with the factors of a fit; also their reliability.
 
@@ -324,32 +344,32 @@ def infer(
     *,
     errors: str,
     still: Array | None = None,
-    every: int = 1,
-    shown: OnStep | None = None,
+    every: int = 0,
+    shown: OnStep = unseen,
 ) -> Inference:
     """Find effects, standard errors and tests, beginning at coefficients that maximise the likelihood.
 
-    `still`: see `unmoved`. `every`: only every so many blocks of features; the others have effect NaN.
+    `still`: see `unmoved`. `every`: only every so many blocks of features, without tests; the others are NaN.
     """
     rows, batches, link = problem.counts.by_column, problem.batches, problem.link
-    weights = loadings.weights(problem.size_factors)[:, None]
+    weights = loadings.weights(problem.size_factors)
     still = np.ones(coefficients.shape[1]) if still is None else still
     effect, error, divisor, freedom, free = np.full((5, *coefficients.shape), np.nan)
-    for block in list(dense_blocks(rows.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)))[::every]:
-        y, noise = rows.to_dense(block).T, problem.noise.of_features(block)
-        t = problem.factors_side.column_exposure[:, None]
+    for block in list(dense_blocks(rows.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)))[:: every or 1]:
+        t = problem.factors_side.column_exposure[None]
         if batches is not None:
-            t = t * batches.effects[:, block][batches.labels]
-        own = loadings.own_part(y, t, link, noise, block)
-        part = coefficients[block], loadings.factors[block], own
-        some = _Equations(y, t, link, noise, loadings, weights, *part)
+            t = t * batches.effects[:, block].T[:, batches.labels]
+        phi = getattr(problem.noise.of_features(block), "dispersion", None)
+        given = rows.to_dense(block), t, link, None if phi is None else np.reshape(phi, (-1, 1))
+        own = loadings.own_part(*given, loadings.factors[block])
+        some = _Equations(*given, loadings, weights, coefficients[block], loadings.factors[block], own)
         solution = some.solve()
         free[block] = solution.coefficients
         for k in np.flatnonzero(around.comparable).tolist():
-            tested = some.test(solution, around.own[k], around.rest[k], still[k], errors)
-            effect[block, k], error[block, k], divisor[block, k], freedom[block, k] = tested
-        if shown is not None:
-            shown(block.stop, len(coefficients))
+            ends = around.own[k], around.rest[k], still[k]
+            found = some.test(solution, *ends, errors=errors, whole=not every)
+            effect[block, k], error[block, k], divisor[block, k], freedom[block, k] = found
+        shown(block.stop, len(coefficients))
     z = np.divide(effect, divisor, out=np.zeros_like(effect), where=divisor > 0.0)
     z[:, ~around.comparable] = np.nan
     return Inference(effect, error, z, freedom, around.comparable, free, still)
@@ -421,27 +441,27 @@ def _most_agree(low: Array, high: Array) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Solution:
-    """The solution of the equations, and their terms, samples x features, before the last step."""
+    """The solution of the equations, and their terms, features x samples, before the last step."""
 
     coefficients: Array
     inverse: Array  # of the derivative of the equations, features x K x K
     eta: Array
     spread: Array  # ``f' V_i f``, the variance of eta
-    residual: Array
+    scatter: tuple[Array, Array]  # see `_Equations.scatter`
+    residual: Array  # this and the next over one minus the leverage of every sample
     information: Array
-    spare: Array  # one minus the leverage of every sample
 
 
 @dataclass(frozen=True, eq=False)
 class _Equations:
-    """The equations of some features; arrays are samples x features."""
+    """The equations of some features; arrays are features x samples, some with one row for all features."""
 
     y: Array
     t: Array
     link: ShiftedLog
-    noise: Noise
+    dispersion: Array | None  # one column
     loadings: EstimatedLoadings
-    weights: Array  # of the samples, n x 1
+    weights: Array  # of the samples
     start: Array  # (features, K): coefficients that maximise the likelihood
     # what the features contributed to the loadings, see `EstimatedLoadings.own_part`
     factors: Array
@@ -449,65 +469,80 @@ class _Equations:
 
     @cached_property
     def level(self) -> Array:
-        """Mean eta of every feature."""
-        return np.maximum((self.loadings.values @ self.start.T).mean(axis=0), LEAST_ETA)
+        """Mean eta of every feature, one column."""
+        return np.maximum(self.start @ self.loadings.values.mean(axis=0), LEAST_ETA)[:, None]
 
     @cached_property
     def a(self) -> Array:
         """Weights of the samples in the equations."""
         at = np.maximum(0.5 * (self.eta(self.start) + self.level), LEAST_WEIGHED * self.level)
-        _, slope = self.mean(at)
-        weights: Array = expected_curvature(at, self.t, self.link, self.noise) / slope
-        return self.weights * weights
+        _, slope, variance = moments(at, self.t, self.link, self.dispersion)
+        return np.asarray(self.weights * slope / variance)
 
-    def eta(self, f: Array) -> Array:
+    def eta(self, f: Array, which: Any = ALL) -> Array:
         """``L_i' f`` with loadings without the feature's own part."""
-        eta: Array = self.loadings.values @ f.T
-        if self.own is not None and self.loadings.inverse is not None:
-            eta += self.own * forms(self.loadings.packed_inverse, self.factors, f)
+        eta: Array = f @ self.loadings.values.T
+        if self.own is not None:
+            eta += self.own[which] * forms(self.factors[which], f, self.loadings.packed_inverse)
         return eta
-
-    def mean(self, eta: Array, spread: Array | float = 0.0) -> tuple[Array, Array]:
-        """Mean of a count and its derivative in eta, corrected for the variance of eta."""
-        if self.link.is_identity:
-            return self.t * eta, np.broadcast_to(self.t, eta.shape)
-        slope = self.t * np.exp(np.minimum(eta - 0.5 * spread, LARGEST_ETA))
-        return slope - self.t, slope
 
     def spread(self, f: Array, g: Array) -> Array:
         """``f' V_i g``."""
-        return forms(self.loadings.packed_covariance, f, g)
+        return forms(f, g, self.loadings.packed_covariance)
+
+    def mean(self, eta: Array, spread: Array, t: Array) -> tuple[Array, Array]:
+        """Mean of a count and its derivative in eta, corrected for the variance of eta."""
+        if self.link.is_identity:
+            return t * eta, np.broadcast_to(t, eta.shape)
+        slope = t * np.exp(np.minimum(eta - 0.5 * spread, LARGEST_ETA))
+        return slope - t, slope
+
+    def step(self, f: Array, which: Any) -> tuple[Array, tuple[Array, ...]]:
+        """Return the Newton step of some features, and the terms of a `_Solution`."""
+        loadings, k, a = self.loadings, f.shape[1], self.a[which]
+        eta, spread = self.eta(f, which), self.spread(f, f)
+        mean, slope = self.mean(eta, spread, _rows(self.t, which))
+        residual, information = a * (mean - self.y[which]), a * slope
+        total = residual @ loadings.values
+        if self.own is not None:
+            sums = unpacked((residual * self.own[which]) @ loadings.packed_inverse, k)
+            total += np.einsum("jkl,jl->jk", sums, self.factors[which])
+        errors = unpacked(information @ loadings.packed_covariance, k)
+        total -= np.einsum("jkl,jl->jk", errors, f)
+        products = unpacked(information @ loadings.packed_products, k)
+        # without what errors add
+        inverse = inverse_information(products - errors, np.ones(f.shape, dtype=bool))
+        step = -np.einsum("jkl,jl->jk", inverse, total)
+        if not self.link.is_identity:
+            longest = np.abs(step @ loadings.values.T).max(axis=1, initial=LONGEST_STEP)
+            step *= (LONGEST_STEP / longest)[:, None]
+        return step, (inverse, eta, spread, residual, information)
 
     def solve(self) -> _Solution:
-        """Take Newton steps from the start."""
-        loadings, f, counted = self.loadings, self.start.copy(), np.ones(self.start.shape, dtype=bool)
-        n, k = loadings.values.shape
-        squares = (loadings.products - loadings.covariance).reshape(n, -1)  # without what errors add
-        for _ in range(MOST_STEPS):
-            eta, spread = self.eta(f), self.spread(f, f)
-            mean, slope = self.mean(eta, spread)
-            residual, information = self.a * (mean - self.y), self.a * slope
-            total = residual.T @ loadings.values
-            if self.own is not None and loadings.inverse is not None:
-                total += _summed(residual * self.own, loadings.inverse, self.factors)
-            total -= _summed(information, loadings.covariance, f)
-            derivative = (information.T @ squares).reshape(-1, k, k)
-            inverse = inverse_information(derivative, counted)
-            step = -np.einsum("jkl,jl->jk", inverse, total)
-            if not self.link.is_identity:
-                longest = np.abs(loadings.values @ step.T).max(axis=0, initial=LONGEST_STEP)
-                step *= (LONGEST_STEP / longest)[:, None]
-            f += step
-            if (np.abs(step).max(axis=1) <= LEAST_MOVE * np.abs(f).max(axis=1)).all():
+        """Take Newton steps from the start, each feature as many as it needs."""
+        f, moving = self.start.copy(), np.arange(len(self.start))
+        step, terms = self.step(f, ALL)
+        for _ in range(MOST_STEPS - 1):
+            f[moving] += step
+            moving = moving[np.abs(step).max(axis=1) > LEAST_MOVE * np.abs(f[moving]).max(axis=1)]
+            if not len(moving):
                 break
-        reach = loadings.products.reshape(n, -1) @ inverse.reshape(len(f), -1).T  # ``L_i' A_j^-1 L_i``
+            step, own = self.step(f[moving], moving)
+            for whole, part in zip(terms, own, strict=True):
+                whole[moving] = part
+        else:
+            f[moving] += step
+        inverse, eta, spread, residual, information = terms
+        twice = 2.0 - np.eye(f.shape[1])
+        reach = packed(inverse * twice) @ self.loadings.packed_products.T  # ``L_i' A_j^-1 L_i``
         spare = np.maximum(1.0 - information * reach, LEAST_SPARE)
-        return _Solution(f, inverse, eta, spread, residual, information, spare)
+        scatter = self.scatter(eta, spread)
+        return _Solution(f, inverse, eta, spread, scatter, residual / spare, information / spare)
 
     def test(
-        self, found: _Solution, own: Array, rest: Array, still: float, errors: str
+        self, found: _Solution, own: Array, rest: Array, still: float, *, errors: str, whole: bool
     ) -> tuple[Array, Array, Array, Array]:
-        """Return effects, errors (inf: nothing is known), those that divide in the test, their freedom."""
+        """Return effects, errors (inf: nothing is known), those of the tests if `whole`, their freedom."""
         with_it, without = found.coefficients @ own, np.minimum(found.coefficients @ rest, LARGEST_ETA)
         if self.link.is_identity:
             effect, share = with_it - still * without, np.array([still])
@@ -519,50 +554,48 @@ class _Equations:
         length = (u * contrast).sum(axis=1)
         unknown = length <= 0.0
         way = (1.0 - TO_ESTIMATE) * effect / np.where(unknown, np.inf, length)  # back, in units of u
-        along = self.eta(u)
-        cross = self.spread(found.coefficients, u)
-        around = u, along, cross
-        freedom = np.full(len(way), max(len(along) - len(own), 1.0))
+        along, cross = self.eta(u), self.spread(found.coefficients, u)
+        freedom = np.full(len(way), max(along.shape[1] - len(own), 1.0))
         if errors == "model":
-            error, divisor = (self._error(found, around, part) for part in (0.0 * way, way))
+            error, tested = _noise_error(found.scatter, along, cross), np.arange(len(way))
         else:
-            own_terms = ((found.residual * along - found.information * cross) / found.spare) ** 2
-            error = np.sqrt(own_terms.sum(axis=0))
+            squares = (found.residual * along - found.information * cross) ** 2
+            error = np.sqrt(squares.sum(axis=1))
             # few samples decide: after Satterthwaite, with the fourth moment of normal terms
-            fourth = np.maximum(np.einsum("ij,ij->j", own_terms, own_terms), TINY)
+            fourth = np.maximum(np.einsum("ji,ji->j", squares, squares), TINY)
             freedom = np.clip(NORMAL_FOURTH * error**4 / fourth, 1.0, freedom)
-            # the part of the sandwich that the noise explains is larger in the test, for what may be tested
-            added, which = np.zeros(len(way)), np.flatnonzero(effect > error)
-            here, there = (self._error(found, around, part, which) for part in (0.0 * way, way))
-            explained = np.minimum(error[which] / np.maximum(here, TINY), 1.0) ** 2
-            added[which] = explained * np.maximum(there**2 - here**2, 0.0)
-            divisor = np.sqrt(error**2 + added)
+            tested = np.flatnonzero((effect > error) & whole)
+        u, along, cross, back = u[tested], along[tested], cross[tested], way[tested, None]
+        here = _noise_error([part[tested] for part in found.scatter], along, cross)
+        square = self.spread(u, u)
+        spread = np.maximum(found.spread[tested] - 2.0 * back * cross + back**2 * square, 0.0)
+        scatter = self.scatter(found.eta[tested] - back * along, spread, tested)
+        there = _noise_error(scatter, along, cross - back * square)
+        divisor = error.copy()
+        if errors == "model":
+            divisor[tested] = there
+        else:  # the part of the sandwich that the noise explains is larger in the test
+            explained = np.minimum(error[tested] / np.maximum(here, TINY), 1.0) ** 2
+            divisor[tested] = np.sqrt(error[tested] ** 2 + explained * np.maximum(there**2 - here**2, 0.0))
         return effect, *np.where(unknown, np.inf, (error, divisor)), freedom
 
-    def _error(
-        self, found: _Solution, around: tuple[Array, Array, Array], way: Array, which: Any = slice(None)
-    ) -> Array:
-        """Return errors with the variance of the noise, some way back from the estimate f along u."""
-        # around: u, L_i' u and f' V_i u
-        u, along, cross, way = around[0][which], around[1][:, which], around[2][:, which], way[which]
-        at = np.maximum(found.eta[:, which] - way * along, LEAST_VARIANCE * self.level[which])
-        t = self.t if self.t.shape[1] == 1 else self.t[:, which]
-        slope = t if self.link.is_identity else t * np.exp(np.minimum(at, LARGEST_ETA))
-        curvature = expected_curvature(at, t, self.link, self.noise.of_features(which))
-        spread = found.spread[:, which]
-        if way.any():
-            square = self.spread(u, u)
-            spread = np.maximum(spread - 2.0 * way * cross + way**2 * square, 0.0)
-            cross = cross - way * square
-        variance = slope**2 * (along**2 / curvature + spread * along**2 + cross**2)
-        return np.asarray(np.sqrt((self.a[:, which] ** 2 * variance).sum(axis=0)))
+    def scatter(self, eta: Array, spread: Array, which: Any = ALL) -> tuple[Array, Array]:
+        """Return the noise's part in the variance of ``u' f``, per ``(L_i' u)**2`` and ``(f' V_i u)**2``."""
+        at, a = np.maximum(eta, LEAST_VARIANCE * self.level[which]), self.a[which]
+        phi = None if self.dispersion is None else _rows(self.dispersion, which)
+        _, slope, variance = moments(at, _rows(self.t, which), self.link, phi)
+        of_errors = (a * slope) ** 2
+        return a**2 * variance + of_errors * spread, of_errors
 
 
-def _summed(of_samples: Array, matrices: Array, f: Array) -> Array:
-    """``sum_i b_ij M_i f_j``."""
-    (_, m), k = of_samples.shape, f.shape[1]
-    sums = of_samples.T @ matrices.reshape(len(matrices), -1)
-    return np.einsum("jkl,jl->jk", sums.reshape(m, k, k), f)
+def _noise_error(scatter: Sequence[Array], along: Array, cross: Array) -> Array:
+    """Return errors with the variance of the noise; u is in ``L_i' u`` and ``f' V_i u``."""
+    return np.asarray(np.sqrt((scatter[0] * along**2 + scatter[1] * cross**2).sum(axis=1)))
+
+
+def _rows(values: Array, which: Any) -> Array:
+    """Return some rows of an array, of which one may stand for all."""
+    return values if len(values) == 1 else values[which]
 
 
 # ---------- adaptive shrinkage of effects: how large they are, and whether they are there at all

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 import numpy as np
@@ -441,16 +442,21 @@ def markers(
     counts, rows = counts.part_in_memory(max_samples)
     whole, names, seen = fit, tuple(fit.factor_names), None
     fit = replace(fit.of_rows(rows), size_factors=sizes[rows])
+    how: dict[str, Any] = {"errors": errors, "n_jobs": n_jobs}
+    centred = size_factors is None and fit.settings.size_factors in ("total", "fit")
+    phi = 0.0 if fit.dispersion is None else fit.dispersion
+    halves = split_counts(counts, 0.5, dispersion=phi, random_state=0) if split else ()
     with (
-        shown(verbose, "markers", "feature") as show,
+        shown(verbose, "markers: short fits", "iteration") as show,
         threadpool_limits(1, user_api="blas"),  # thin products: more threads only spin and change bits
     ):
-        how: dict[str, Any] = {"errors": errors, "n_jobs": n_jobs}
-        centred = size_factors is None and fit.settings.size_factors in ("total", "fit")
-        phi = 0.0 if fit.dispersion is None else fit.dispersion
-        halves = split_counts(counts, 0.5, dispersion=phi, random_state=0) if split else ()
-        fit, unmoved = _resized(fit, counts, **how) if centred else (fit, np.ones(fit.n_components))
-        determined = _determined(fit, counts, n_jobs)
+        done, of_all = count(1), (2 + centred) * FEW_ITERATIONS
+        callbacks = [lambda _: show(min(next(done), of_all), of_all)]
+        fit, unmoved = (
+            _resized(fit, counts, callbacks, **how) if centred else (fit, np.ones(fit.n_components))
+        )
+        determined = _determined(fit, counts, n_jobs, callbacks)
+    with shown(verbose, "markers: tests", "feature") as show, threadpool_limits(1, user_api="blas"):
         if halves:
             (source, counts), fit = halves, _of_half(fit, halves[0], n_jobs)
             seen = fit.problem(source)
@@ -494,12 +500,14 @@ def markers(
     )
 
 
-def _resized(fit: Fit, counts: Counts, *, errors: str, n_jobs: int | None) -> tuple[Fit, Array]:
+def _resized(
+    fit: Fit, counts: Counts, callbacks: Any, *, errors: str, n_jobs: int | None
+) -> tuple[Fit, Array]:
     """Return a fit at size factors by features that do not move, and how these moved before."""
     still, sizes = resizing(fit, fit.problem(counts), errors=errors, n_jobs=n_jobs)
     if fit.link.is_identity or (sizes == fit.size_factors).all():  # loadings make up for them
         return fit, still
-    again = _fit_again(fit, counts, sizes, n_jobs, {"max_iter": FEW_ITERATIONS})
+    again = _fit_again(fit, counts, sizes, n_jobs, {"max_iter": FEW_ITERATIONS}, callbacks=callbacks)
     return replace(again, whole=fit.whole).normalized("max"), still
 
 
@@ -514,7 +522,7 @@ def _fit_again(
     return replace(again, loadings=again.loadings[:, order], factors=again.factors[:, order])
 
 
-def _determined(fit: Fit, counts: Counts, n_jobs: int | None) -> Array:
+def _determined(fit: Fit, counts: Counts, n_jobs: int | None, callbacks: Any) -> Array:
     """Return the squared correlation of loadings with those from factors fitted to other samples."""
     n, k = len(fit.loadings), fit.n_components
     if not fit.whole or fit.factor_kinds is not None or k == 1 or n < 2 * LEAST_PER_FACTOR * k:
@@ -529,7 +537,8 @@ def _determined(fit: Fit, counts: Counts, n_jobs: int | None) -> Array:
         labels = None if batch is None else batch[others]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they need not converge
-            half = fit_again(fit.of_rows(chosen), here, sizes[chosen], changes=short, n_jobs=n_jobs)
+            how: Any = {"changes": short, "n_jobs": n_jobs, "callbacks": callbacks}
+            half = fit_again(fit.of_rows(chosen), here, sizes[chosen], **how)
             other = replace(fit, factors=half.factors)
             found = project(other, there, sizes[others], batch=labels, prior=0.0, n_jobs=n_jobs).loadings
         shares.append(np.maximum(match_factors(fit.loadings[others], found).similarity, 0.0) ** 2)

@@ -166,8 +166,8 @@ def select(
     -----
     c and the penalty mean the same as in a fit to all counts (`log1pnmf.counts.training_size_factors`).
 
-    If factors change the totals of samples and totals are the size factors, a small c looks better than
-    it is. The judgement then says so.
+    If factors change the totals of samples and totals are the size factors, a small c and further factors
+    look better than they are. The judgement then says so.
 
     The two parts of a count are independent only if counts are Poisson. If counts vary more, too many factors
     look useful with ``holdout="counts"`` and Poisson noise; with ``holdout="samples"`` they do only if the
@@ -249,8 +249,10 @@ def select(
         fitters = [Fitter(part, grid, settings, seed, n_starts, interrupted.is_set) for part in parts]
         finished = _run(done, fitters, effective_threads(n_jobs), interrupted, path=resume, on_fit=show)
     selection = _selection(done, grid, finished)
-    if isinstance(sizes, str) and sizes == "total":
+    if isinstance(sizes, str) and sizes == "total" and finished:
         note = _note_on_sizes(data, settings, grid, selection.best)
+        if note is None and len(grid.n_components) > 1 and holdout == "counts":
+            note = _note_on_totals(done, fitters[0], selection.best)
         selection = selection if note is None else replace(selection, about={**selection.about, "note": note})
     return selection
 
@@ -282,6 +284,25 @@ def _note_on_sizes(data: Counts, settings: Settings, grid: Grid, best: Setting) 
         warnings.simplefilter("ignore")
         note = note_on_sizes(fit_counts(part, settings, n_jobs=1, verbose=0), part)
     return None if note is None else f"{note[0].upper()}{note[1:]}."
+
+
+def _note_on_totals(done: Done, fold: Fitter, best: Setting) -> str | None:
+    """Return a note where held-out counts of a fold are predicted better without size factors."""
+    sizes = fold.part.size_factors
+    equal = replace(fold.part, size_factors=np.full_like(sizes, sizes.mean()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        without = replace(fold, part=equal).scored(best, None)[1].by_sample
+    own = next(one for one in done.records if (one.fold, one.setting) == (fold.part.number, best))
+    gain = without - own.by_sample
+    error = gain.std() * math.sqrt(len(gain))
+    if gain.sum() <= error:
+        return None
+    return (
+        "Totals are poor size factors here: without size factors this model predicts held-out counts better, "
+        f"by {gain.sum():,.0f} (standard error {error:,.0f}), and further factors make up for wrong sizes. "
+        "Choose K with size_factors='none', or give the depth of the samples if it is known."
+    )
 
 
 def _resumed(path: StrPath | None, about: dict[str, Any], *, keeps_seed: bool) -> Done:

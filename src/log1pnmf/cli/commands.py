@@ -37,7 +37,7 @@ from .console import Screen, noted
 from .exchange import read_r_list, write_r_list
 from .fit import N_TOP, counts_again, report_fits, tell_fit
 from .options import OpenOptions, TableOptions, check_table, describe, unfolded
-from .run_folder import REPORT, RunFolder, fit_in, is_run, write_factor_tables, write_rows
+from .run_folder import REPORT, RunFolder, fit_in, is_run, write_columns, write_factor_tables, write_rows
 
 # ---------- findings about a fit: a table, printed and perhaps written
 
@@ -46,8 +46,8 @@ from .run_folder import REPORT, RunFolder, fit_in, is_run, write_factor_tables, 
 def evidence(
     *,
     run: common.RunPlace,
-    seeds: Annotated[int, common.run("N", "Number of fits from other random starts.")] = 5,
-    bootstrap: Annotated[int, common.run("N", "Number of fits to samples drawn with replacement.")] = 10,
+    seeds: Annotated[int, common.run("N", "Number of fits from other random starts.")] = 3,
+    bootstrap: Annotated[int, common.run("N", "Number of fits to samples drawn with replacement.")] = 5,
     max_samples: common.MaxSamples = None,
     jobs: common.Jobs = None,
     options: TableOptions,
@@ -376,6 +376,10 @@ def rename(
     fit.save(folder.path / "models" / f"{name}.npz")
     features = numbered(fit.feature_names, len(fit.factors))
     write_factor_tables(folder.path, name, fit, folder.samples["sample"].tolist(), features)
+    if (folder.path / "consensus.csv").exists():  # its rows are the factors, in their order
+        table = folder.columns("consensus.csv", factor=np.str_)
+        write_columns(folder.path / "consensus.csv", {**table, "factor": fit.factor_names})
+        screen.notes(["consensus.png has the names that factors had before"])
     screen.say(("renamed", "green"), f": {', '.join(fit.factor_names)}")
     screen.say(f"log1pnmf report {run} writes the report again")
     return 0

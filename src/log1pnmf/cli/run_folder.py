@@ -349,15 +349,18 @@ class RunFolder:
     @cached_property
     def samples(self) -> dict[str, np.ndarray]:
         """Columns of samples.csv, the names as "sample"; all but the size factors are text."""
-        path = self.path / "samples.csv"
-        before = csv.field_size_limit(CELL_LIMIT)
+        return self.columns("samples.csv", size_factor=np.float64)
+
+    def columns(self, name: str, **types: Any) -> dict[str, np.ndarray]:
+        """Return the columns of the table `name` as text; those in `types` must be there."""
+        path, before = self.path / name, csv.field_size_limit(CELL_LIMIT)
         try:
             with open(path, newline="", encoding="utf-8") as file:
                 header, *rows = [[plain_cell(cell) for cell in row] for row in csv.reader(file)]
             columns = {
                 name: np.array(column) for name, column in zip(header, zip(*rows, strict=True), strict=True)
             }
-            return {**columns, "size_factor": columns["size_factor"].astype(np.float64)}
+            return columns | {name: columns[name].astype(kind) for name, kind in types.items()}
         except (OSError, ValueError, KeyError, csv.Error) as error:
             raise BadFileError(f"{path} is damaged ({error}); run the command again") from error
         finally:
