@@ -99,7 +99,9 @@ def projected(case: Case, n_simulations: int) -> dict[str, dict[str, float]]:
                 counts[:half], 3, c=case.c, noise=noise, init=start, size_factors=sizes[:half], n_jobs=1
             )
             own = match_factors(loadings[:half], fit.loadings).order()[FACTOR]
-            others = np.ascontiguousarray(project(fit, counts[half:], sizes[half:], n_jobs=1))
+            others = np.ascontiguousarray(
+                project(fit, counts[half:], sizes[half:], prior=0.0, n_jobs=1).loadings
+            )
             problem = Problem(Counts.from_any(counts[half:]), sizes[half:], fit.link, noise=fit.noise)
             for errors in ERRORS:
                 found, reliability = infer_from_fit(fit, problem, others, errors=errors, n_jobs=1)

@@ -44,7 +44,7 @@ def z_of(fit: Fit, counts: Array, sizes: Array, loadings: EstimatedLoadings, own
 def estimates(fit: Fit, counts: Array, sizes: Array) -> EstimatedLoadings:
     """Loadings of new samples, with errors."""
     problem = Problem(Counts.from_any(counts), sizes, fit.link, noise=fit.noise)
-    found = np.ascontiguousarray(project(fit, counts, sizes, n_jobs=1))
+    found = np.ascontiguousarray(project(fit, counts, sizes, prior=0.0, n_jobs=1).loadings)
     return estimate_loadings(fit, problem, found, errors="model", own=True)
 
 

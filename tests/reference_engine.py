@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,61 +34,41 @@ class ReferenceEngine(Engine):
 
     sums_batches_quickly = True
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem):
         self.problem = problem
 
-    def with_problem(self, problem: Problem) -> ReferenceEngine:
-        """Return the same engine for another problem."""
+    def with_problem(self, problem):
         return ReferenceEngine(problem)
 
-    def half_step(
-        self,
-        side: Side,
-        start: Array,
-        design: Array,
-        *,
-        bounds: Bounds = NON_NEGATIVE,
-        row_solver: str = "newton",
-        with_loss: bool = True,
-        with_batch_sums: bool = False,
-    ) -> HalfStep:
-        """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
+    def half_step(self, side, start, design, *, bounds=NON_NEGATIVE, row_solver="newton", **_):
         solve = _newton if row_solver == "newton" else _coordinate
-        values, gradient = np.empty_like(start), np.empty_like(start)
-        loss, predicted, n_rejected = self.problem.constant, 0.0, 0
+        values, predicted, n_rejected = np.empty_like(start), 0.0, 0
         for i, row in enumerate(self._rows(side, design, bounds)):
-            loss += row.loss(start[i])
-            gradient[i] = row.gradient(start[i])
             values[i], decrease, rejected = (solve if row.y.any() else _empty)(row, start[i])
             predicted += decrease
             n_rejected += rejected
-        return HalfStep(values, loss, gradient, predicted, n_rejected)
+        return HalfStep(values, *self.evaluate(side, start, design), predicted, n_rejected)
 
-    def evaluate(self, side: Side, start: Array, design: Array) -> tuple[float, Array]:
-        """Loss and gradient at `start`; see `log1pnmf.engines.base.Engine.evaluate`."""
+    def evaluate(self, side, start, design):
         loss, gradient = self.problem.constant, np.empty_like(start)
         for i, row in enumerate(self._rows(side, design, NON_NEGATIVE)):
             loss += row.loss(start[i])
             gradient[i] = row.gradient(start[i])
         return loss, gradient
 
-    def survey_zeros(
-        self, loadings: Array, factors: Array, caps: Array, *, straight: bool = False
-    ) -> ZeroSurvey:
-        """Fit quadratics to the zeros; see `log1pnmf.engines.base.Engine.survey_zeros`."""
+    def survey_zeros(self, loadings, factors, caps, *, straight=False):
         shape, width = (len(factors), len(caps)), 3 if dispersion_of(self.problem, 0) is None else 5
         out = ZeroSurvey(caps, *(np.empty(size) for size in (shape, shape, (*shape, width))))
         side = self.problem.factors_side
         for j, (_, eta, t) in enumerate(self._zeros(loadings, factors)):
             for g, cap in enumerate(caps):
-                how: dict[str, Any] = {"dispersion": dispersion_of(self.problem, j), "straight": straight}
+                how = {"dispersion": dispersion_of(self.problem, j), "straight": straight}
                 largest = float(np.max(side.exposure_of(j) * (loadings @ factors[j])))
                 found = survey_feature(eta, t, cap, link=self.problem.link, largest=largest, **how)
                 out.error[j, g], out.n_above[j, g], out.quadratics[j, g] = found
         return out
 
-    def collect_zeros(self, loadings: Array, factors: Array, caps: Array) -> tuple[Pattern, Array]:
-        """List zeros above their cap; see `log1pnmf.engines.base.Engine.collect_zeros`."""
+    def collect_zeros(self, loadings, factors, caps):
         lists, exposure = [], np.empty((len(factors), 2))
         for j, (where, eta, t) in enumerate(self._zeros(loadings, factors)):
             above = zero_costs(eta, t, self.problem.link, dispersion_of(self.problem, j))[1] > caps[j]

@@ -61,11 +61,7 @@ def test_the_estimator_shows_all_parameters_in_their_order():
 
 @pytest.mark.parametrize(
     ("command", "others"),
-    [
-        (fit_command, {"engine"}),
-        (sweep_command, set()),
-        (select_command, set()),
-    ],
+    [(fit_command, {"engine"}), (sweep_command, set()), (select_command, set())],
     ids=["fit", "sweep", "select"],
 )
 def test_the_command_shows_what_is_asked_for_most(command, others):

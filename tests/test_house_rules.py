@@ -1,13 +1,10 @@
 """What CONTRIBUTING.md asks for, as far as a program can tell; imports have tests/test_imports.py."""
 
 import ast
-import functools
 import inspect
 import re
-import subprocess
 from pathlib import Path
 
-import hypothesis
 import pytest
 from tools.public_names import public_modules, public_names
 
@@ -17,12 +14,7 @@ except ModuleNotFoundError:  # Python 3.10
     tomllib = None
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted(
-    path
-    for folder in ("src", "tests", "benchmarks", "studies", "tools", "examples")
-    for path in (ROOT / folder).rglob("*.py")
-)
-PACKAGE = [path for path in SOURCES if path.is_relative_to(ROOT / "src")]
+PACKAGE = sorted((ROOT / "src").rglob("*.py"))
 
 EXECUTING = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 
@@ -31,30 +23,9 @@ def relative(path):
     return path.relative_to(ROOT).as_posix()
 
 
-def test_examples_are_the_same_on_every_run(pytestconfig):
-    if pytestconfig.getoption("--hypothesis-profile") is None:
-        assert hypothesis.settings.default.derandomize
-        assert hypothesis.settings.default.database is None
-
-
-@functools.cache
-def nodes_of(path):
-    return list(ast.walk(ast.parse(path.read_text())))
-
-
-def calls(path, name):
-    nodes = nodes_of(path)
-    return [one.lineno for one in nodes if isinstance(one, ast.Call) and getattr(one.func, "id", "") == name]
-
-
-def test_nothing_prints():
-    for path in PACKAGE:
-        assert not calls(path, "print"), f"{relative(path)} prints"
-
-
 def test_nothing_is_unpickled():
     for path in PACKAGE:
-        for node in nodes_of(path):
+        for node in ast.walk(ast.parse(path.read_text())):
             names = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
@@ -66,8 +37,7 @@ def test_nothing_is_unpickled():
             if isinstance(called, ast.Attribute) and ast.unparse(called) in ("np.load", "numpy.load"):
                 safe = [ast.unparse(one.value) for one in node.keywords if one.arg == "allow_pickle"]
                 assert safe == ["False"], f"{relative(path)}:{node.lineno} loads without allow_pickle=False"
-        assert not calls(path, "eval"), f"{relative(path)} calls eval"
-        assert not calls(path, "exec"), f"{relative(path)} calls exec"
+            assert getattr(called, "id", "") not in ("eval", "exec"), f"{relative(path)}:{node.lineno}"
 
 
 def public_objects():
@@ -104,11 +74,6 @@ def test_public_names_are_documented():
     assert {name: missing for name, missing in lacking.items() if missing} == {}
 
 
-def test_public_docstrings_name_no_files_of_the_repository():
-    for name, thing in public_objects():
-        assert not re.search(r"\b(docs|src|tests|studies)/|\.md\b", thing.__doc__ or ""), name
-
-
 def test_what_users_call_and_get_back_has_examples():
     import log1pnmf as lp
 
@@ -132,22 +97,3 @@ def test_pages_name_extras_that_exist_and_nothing_that_is_not_published():
 def test_the_licence_is_the_same_everywhere():
     licence = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"]
     assert f"  license: {licence}\n" in (ROOT / "recipe/recipe.yaml").read_text()
-
-
-def git(*words):
-    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def unreleased():
-    changelog = (ROOT / "CHANGELOG.md").read_text()
-    section = re.search(r"^## \[?Unreleased\]?$(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
-    assert section, "CHANGELOG.md needs a section '## [Unreleased]'"
-    return re.findall(r"^- \S.*", section[1], re.MULTILINE)
-
-
-def test_changes_are_in_the_changelog():
-    tag = git("describe", "--tags", "--abbrev=0", "--match", "v*")
-    changed = git("diff", "--name-only", tag, "HEAD", "--", "src", "cpp") if tag else "no release yet"
-    if changed:
-        assert unreleased(), f"the package has changed since {tag}: say how under Unreleased in CHANGELOG.md"

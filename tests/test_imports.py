@@ -155,10 +155,15 @@ assert lp.fit_log1p_nmf(Y, 2, init=start, max_iter=500, engine="native").converg
 
 
 @pytest.mark.parametrize(
-    ("code", "more"), [("import log1pnmf.cli.app", "scipy.io"), (GIVEN, "log1pnmf.report")]
+    ("code", "more"),
+    [
+        ("import log1pnmf", "tqdm joblib scipy.io scipy.special scipy.spatial scipy.signal"),
+        ("import log1pnmf.cli.app", "scipy.io"),
+        (GIVEN, "log1pnmf.report"),
+    ],
 )
 def test_no_more_is_loaded_than_is_needed(code, more):
-    """By the command at every press of the tab key, and by a fit from a given start, which is quick."""
+    """By an import, by the command at every press of the tab key, and by a fit from a given start."""
     heavy = f"sklearn pandas scipy.stats scipy.optimize matplotlib anndata torch {more}".split()
     code += f"\nimport sys; print(*(name for name in {heavy} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

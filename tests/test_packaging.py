@@ -1,9 +1,6 @@
-"""What an import costs, what a bug report says, and that the files for releases are in order."""
+"""What a bug report says, and that the files for releases are in order."""
 
-import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,27 +10,6 @@ from log1pnmf import _core
 from log1pnmf.cli import describe_environment, main
 
 ROOT = Path(__file__).parents[1]
-HEAVY = {"cluster", "fft", "integrate", "interpolate", "io", "linalg", "ndimage", "optimize", "signal"}
-HEAVY |= {"spatial", "special", "stats"}
-"""Parts of SciPy that are loaded when they are used."""
-
-BROUGHT = """
-import json, sys
-import numpy, scipy.sparse, threadpoolctl
-before = set(sys.modules)
-import log1pnmf
-print(json.dumps(sorted(set(sys.modules) - before)))
-"""
-
-
-def test_import_brings_nothing_heavy():
-    """Beside NumPy, SciPy's sparse matrices and threadpoolctl. `make compare` measures how long it takes."""
-    done = subprocess.run([sys.executable, "-c", BROUGHT], capture_output=True, check=True)
-    brought = json.loads(done.stdout)
-    tops = {name.partition(".")[0] for name in brought}
-    others = {name for name in tops - sys.stdlib_module_names if not name.startswith("_")}
-    assert others - {"numpy", "scipy"} == {"log1pnmf"}
-    assert not {name.split(".")[1] for name in brought if name.startswith("scipy.")} & HEAVY
 
 
 def test_bug_report_is_complete(capsys):

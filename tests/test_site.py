@@ -5,27 +5,10 @@ import re
 import runpy
 from pathlib import Path
 
-import pytest
 from tools.public_names import public_names
 
 DOCS = Path(__file__).parents[1] / "docs"
 LINK = re.compile(r"\]\(([^()#\s]+\.md)(?:#[\w-]+)?\)|^:link: ([\w/-]+)$", re.MULTILINE)
-
-ANSWERS = {
-    "what is it": ("explanation/model.md", "loading"),
-    "why not scikit-learn's NMF": ("how-to/from-sklearn-nmf.md", "GridSearchCV"),
-    "which c": ("how-to/choosing.md", "start with"),
-    "my data have donors": ("how-to/usage.md", "replicate="),
-    "my data have batches": ("explanation/batches.md", "batch="),
-    "it did not converge": ("how-to/faq.md", "### Not converged"),
-    "what can I plot": ("gallery/index.md", "lp.pl.structure"),
-    "perplexity and coherence of topics": ("how-to/texts.md", "Coherence"),
-    "how long will it take on my data": ("results/benchmarks.md", "{measured} defaults"),
-    "which program should I use for topics": ("how-to/texts.md", "tf-idf"),
-    "how do I read a factor": ("how-to/markers.md", "top_features"),
-    "a UMAP of the loadings": ("how-to/anndata.md", "sc.pp.neighbors"),
-}
-"""The question, the page with the answer, and a word of the answer."""
 
 
 def linked(page: Path) -> set[Path]:
@@ -41,23 +24,14 @@ def within(clicks: int) -> set[Path]:
     return reached
 
 
-@pytest.mark.parametrize("question", ANSWERS)
-def test_answers_are_two_clicks_away(question):
-    path, word = ANSWERS[question]
-    assert DOCS / path in within(2)
-    assert word in (DOCS / path).read_text(encoding="utf-8")
-    clicks = (DOCS / "developers" / "index.md").read_text(encoding="utf-8")
-    assert re.search(rf"^\| {question} \| .*\(\.\./{path}", clicks, re.MULTILINE)
-
-
-def test_addresses_match_the_menu():
-    """A page lies in the folder of the entry it stands under; only the landing page lies outside."""
-    tree = re.compile(r"^```\{toctree\}\n(?::.*\n)*\n(.*?)^```", re.DOTALL | re.MULTILINE)
-    for folder in {page.parent for page in DOCS.rglob("*.md") if "_build" not in page.parts} - {DOCS}:
-        listed = tree.search((folder / "index.md").read_text(encoding="utf-8"))
-        entries = {line.strip(">").split("<")[-1] for line in listed[1].splitlines()} if listed else set()
-        assert {page.stem for page in folder.glob("*.md")} == {"index", *entries}
-    assert list(DOCS.glob("*.md")) == [DOCS / "index.md"]
+def test_answers_are_two_clicks_away():
+    """What docs/developers/index.md says that a reader must find."""
+    table = (DOCS / "developers" / "index.md").read_text(encoding="utf-8")
+    answers = {
+        DOCS / path for path in re.findall(r"^\| .* \| landing page.*?\(\.\./([^)#]+)", table, re.MULTILINE)
+    }
+    assert len(answers) > 10
+    assert answers <= within(2)
 
 
 def test_former_addresses_lead_on():

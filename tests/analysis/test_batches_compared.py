@@ -25,17 +25,6 @@ def test_what_is_held_out_is_scored_with_the_effects_of_training(holdout):
     assert (scores[0] > scores[1]).all()
 
 
-def test_one_batch_is_none_for_a_selection_too():
-    parameters = {"n_folds": 2, "n_starts": 1, "n_seeds": 2, "n_jobs": 1, **QUICK}
-    one, none = (
-        select(DRAWN.counts, [1, 2], 1.0, batch=batch, **parameters).summary
-        for batch in (np.zeros(160, dtype=int), None)
-    )
-    for name, values in none.items():
-        if name != "seconds":
-            np.testing.assert_array_equal(one[name], values)
-
-
 def test_cross_validation_routes_batches():
     with config_context(enable_metadata_routing=True):
         model = Log1pNMF(2, n_jobs=1, **QUICK)

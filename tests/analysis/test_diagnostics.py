@@ -29,7 +29,7 @@ def model(drawn):
     return Log1pNMF(2, c=1.0, likelihood="exact", random_state=0, n_jobs=1).fit(drawn)
 
 
-@pytest.mark.parametrize("phi", [0.0, 1e-4, 0.02, 0.7, 20.0])
+@pytest.mark.parametrize("phi", [0.0, 1e-4, 0.7])
 def test_expected_deviance(phi):
     """Against sums over all counts."""
     y = np.arange(40_000.0)

@@ -130,9 +130,3 @@ def test_stability_does_not_depend_on_how_it_is_run_and_every_fit_is_told_of(cou
     assert [done for done, _ in told] == list(range(1, n_fits + 1))
     assert told[-1] == (n_fits, n_fits)
     assert again.is_whole
-
-
-def test_a_log_file_gets_one_line_about_all_fits(counts, capsys):
-    select(counts, [1, 2], math.inf, verbose=1, **QUICK)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("select: 7 of 7 fits in ")

@@ -6,7 +6,6 @@ from dataclasses import replace
 import anndata
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.analysis import loading_errors
@@ -38,8 +37,9 @@ def coverage(c, overdispersion, noise="poisson"):
     return shares
 
 
-@pytest.mark.parametrize("c", [0.1, math.inf])
-@pytest.mark.parametrize(("overdispersion", "noise"), [(0.0, "poisson"), (0.5, "poisson"), (0.5, "nb")])
+@pytest.mark.parametrize(
+    ("c", "overdispersion", "noise"), [(math.inf, 0.0, "poisson"), (0.1, 0.5, "poisson"), (0.1, 0.5, "nb")]
+)
 def test_intervals_hold_the_truth(c, overdispersion, noise):
     """Errors that rest on the variance of the noise hold, if the noise is right."""
     found = coverage(c, overdispersion, noise)
@@ -97,18 +97,6 @@ def test_refusals(fitted):
         loading_errors(model, counts, errors="robust")
     with pytest.raises(ValueError, match="the fit is of 40 samples, got counts of 39"):
         loading_errors(model, counts[1:])
-
-
-def test_any_number_of_threads_gives_the_same_bits():
-    """Also of BLAS, for so many samples and features that it would split the products."""
-    rng = np.random.default_rng(0)
-    counts = rng.poisson(rng.gamma(0.3, 1.0, (500, 6)) @ rng.gamma(0.3, 1.0, (6, 600)))
-    fit = fit_log1p_nmf(counts, 6, init="rank1", tol=1e-3, n_jobs=1)
-    found = []
-    for n_threads in (1, 2):
-        with threadpool_limits(n_threads, user_api="blas"):
-            found.append(loading_errors(fit, counts))
-    np.testing.assert_array_equal(*found)
 
 
 def test_anndata():

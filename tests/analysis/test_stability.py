@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
@@ -151,13 +150,6 @@ def test_path_goes_up_and_down_from_fit_to_fit_and_the_best_of_both_ways_is_kept
         np.testing.assert_array_equal(again.loadings_, fit.loadings)
     best = [max(path[i].log_likelihood, path[-1 - i].log_likelihood) for i in range(3)]
     np.testing.assert_array_equal(result.table["log_likelihood"], best)
-
-
-def test_names_of_features_are_kept():
-    frame = pd.DataFrame([[4, 0, 2], [3, 1, 2], [0, 5, 2]], columns=["a", "b", "c"])
-    for fit in sweep(frame, 1, [1, np.inf], tol=1e-3).fits:
-        assert fit.feature_names.tolist() == ["a", "b", "c"]
-        assert Log1pNMF.of(fit).transform(frame[["c", "a", "b"]]).shape == (3, 1)
 
 
 @pytest.mark.parametrize(

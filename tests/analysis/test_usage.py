@@ -270,7 +270,8 @@ def chance(fit, n_donors, n_simulations, *, ages=False, replicated=True, cells=2
 
 
 @pytest.mark.parametrize(
-    ("n_donors", "ages", "cells"), [(3, False, 20), (6, True, 20), (3, False, [5, 5, 5, 80, 80, 80])]
+    ("n_donors", "ages", "cells"),
+    [(3, False, 20), (6, True, 20), (3, False, [5, 5, 5, 80, 80, 80]), (3, False, [5, 20, 80])],
 )
 def test_level(n_donors, ages, cells):
     """Studies/usage.py has more designs. With cells as replicates chance is called a difference."""

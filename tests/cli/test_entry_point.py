@@ -1,10 +1,8 @@
 """The installed program, in processes of its own."""
 
 import os
-import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -54,46 +52,3 @@ def test_module_is_the_same_program(tmp_path):
     assert bad.stderr.startswith("error: b.csv does not exist")
     assert bad.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-
-
-HELD = """
-    import sys, time
-    from log1pnmf.cli import main
-    from log1pnmf.fitting.callbacks import TimeLimit
-    def hold(self, iteration):
-        if iteration.index == 3:
-            print("held", flush=True)
-            while True:  # until the signal comes
-                time.sleep(1)
-    TimeLimit.__call__ = hold
-    sys.exit(main())
-"""
-
-
-def test_interrupted_fit_is_kept(tmp_path):
-    sparse.save_npz(tmp_path / "a.npz", simulate(60, 30, 3, density=0.3).counts)
-    command = "fit a.npz -k 3 -o out --set tol=0 --set init=nndsvd --time-limit 600"
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(HELD), *command.split()],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
-    try:
-        while process.stdout.readline() not in ("held\n", ""):
-            pass
-        process.send_signal(signal.SIGTERM)  # test_nothing_lost.py has both
-        out, err = process.communicate()
-    finally:
-        process.kill()
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
-    assert "the fit so far is kept" in out
-    assert "log1pnmf report out" in err
-    run = RunFolder.open(tmp_path / "out")
-    assert not run.fit(1.0).converged
-    assert run.fit(1.0).n_iter == 3
-    assert run.record.interrupted
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "out"]

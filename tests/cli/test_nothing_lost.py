@@ -45,7 +45,7 @@ def test_before_the_fit_nothing_is_left_and_it_is_said(fit, tmp_path, monkeypatc
     [
         ("cli.fit.deviance_explained", signal.SIGINT),
         ("cli.run_folder.write_csv", signal.SIGTERM),
-        ("cli.fit._tell_fit", signal.SIGINT),
+        ("cli.fit._tell_more", signal.SIGINT),
         ("cli.fit._tell", signal.SIGTERM),
     ],
 )
@@ -59,10 +59,16 @@ def test_a_finished_fit_is_kept(fit, tmp_path, monkeypatch, where, how):
     assert "nothing was written" not in done.err
 
 
-@pytest.mark.parametrize("where", ["fitting.fit_counts.residual_at", "fitting.fit_counts._certificate"])
-def test_a_fit_is_kept_before_its_last_figures_are_there(fit, tmp_path, monkeypatch, where):
-    press(monkeypatch, where, signal.SIGTERM)
-    fit("--set", "likelihood=chebyshev", "--no-report", code=130)
+@pytest.mark.parametrize(
+    ("where", "calls"),
+    [("solver.extrapolated", 6), ("fit_counts.residual_at", 1), ("fit_counts._certificate", 1)],
+)
+def test_a_fit_is_kept_in_its_middle_and_before_its_last_figures_are_there(
+    fit, tmp_path, monkeypatch, where, calls
+):
+    press(monkeypatch, f"fitting.{where}", signal.SIGTERM, calls)
+    done = fit("--set", "likelihood=chebyshev", "--no-report", code=130)
+    assert "the fit so far is kept" in done.out
     run = RunFolder.open(tmp_path / "out")
     assert run.fit(1.0).n_iter > 0
     assert run.record.interrupted
@@ -130,13 +136,6 @@ def test_every_c_has_a_key_of_its_own(fit, tmp_path):
     adata = anndata.read_h5ad(tmp_path / "new.h5ad")
     keys = {"log1p_nmf_c=1e+06", "log1p_nmf_c=1000001.0"}
     assert {key for key in adata.obsm if "log1p" in key} == keys | {f"{key}_shares" for key in keys}
-
-
-@pytest.mark.parametrize(("engine", "size"), [("streaming", "rubbish"), ("native", "-1GB")])
-def test_memory_that_is_no_size_is_refused(fit, tmp_path, size, engine):
-    done = fit("--engine", engine, "--max-memory", size, code=2)
-    assert "memory" in done.err
-    assert not list(tmp_path.iterdir())
 
 
 def test_terminals_are_not_sent_what_files_hold(call, tmp_path):

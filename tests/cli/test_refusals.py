@@ -82,12 +82,6 @@ def test_bad_files(call, place, name):
     check(call("fit", name, "-k", 2, "-o", "out", "--no-report"), FILES[name], place)
 
 
-def test_more_factors_than_the_counts_determine_are_told(call, place):
-    done = call("fit", "good.csv", "-k", 3, "-o", "out", "--no-report")
-    assert done.code == 0
-    assert "n_components=3 is larger than" in done.out
-
-
 def test_fractions_are_taken_if_told(call, place):
     done = call("fit", "fractions.csv", "-k", 1, "-o", "out", "--no-report", "--allow-fractions")
     assert done.code == 0

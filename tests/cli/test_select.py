@@ -98,14 +98,6 @@ def test_refused_and_nothing_is_left(call, file, tmp_path, options, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_not_a_comparison_is_never_replaced(call, file, tmp_path):
-    (tmp_path / "thesis.txt").write_text("years of work")
-    done = call("select", file, "-k", "1-3", "-o", tmp_path, "--force", *QUICK)
-    assert done.code == 2
-    assert "is not the folder of a run" in done.err
-    assert (tmp_path / "thesis.txt").read_text() == "years of work"
-
-
 def test_kinds_of_noise_are_compared(call, file, tmp_path):
     done = call(
         "select", file, "-k", "1", "--noise", "poisson,nb", "-o", tmp_path / "out", *QUICK, "--seeds", "0"

@@ -77,11 +77,3 @@ def test_new_texts_are_read_with_the_vocabulary_of_the_fit(call, corpus, tmp_pat
     )
     expected = project(model.fit_, same).loadings
     np.testing.assert_allclose(np.array([row[1:] for row in body], dtype=float), expected)
-
-
-def test_the_report_is_made_again_and_other_commands_read_texts(call, corpus, tmp_path):
-    call("fit", corpus / "old.csv", "--text", "body", "-k", 2, "-o", tmp_path / "run", *QUICK)
-    assert call("report", tmp_path / "run", "--groupby", "theme").code == 0
-    assert "50 samples" in call("info", corpus / "old").out
-    assert call("convert", corpus / "old.csv", tmp_path / "c.h5ad", "--text", "body").code == 0
-    assert read_table(tmp_path / "c.h5ad").labels("theme")[0] == rows(corpus / "old.csv")[1][1]

@@ -12,8 +12,6 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -29,6 +27,7 @@ from log1pnmf._common.archive import (
     to_tree,
     write_archive,
 )
+from log1pnmf._common.checks import check_known, random_from_parts, random_parts
 from log1pnmf.fitting.checkpoint import load_checkpoint
 from log1pnmf.fitting.fit import Fit
 
@@ -221,30 +220,6 @@ def test_another_npz_is_called_what_it_is(tmp_path, save):
         Log1pNMF.load(path)
 
 
-CONTENT = ({"x": np.arange(5.0), "y": np.array(["a", "bc"])}, {"kind": "example", "c": 1.0})
-PLACES = st.floats(0.0, 1.0)
-FLIPS = st.lists(st.tuples(PLACES, st.integers(1, 255)), max_size=4)
-
-
-@given(PLACES, PLACES, st.binary(max_size=50), FLIPS)
-def test_damaged_files_are_refused_or_read_as_they_were(tmp_path_factory, start, end, filling, flips):
-    path = tmp_path_factory.getbasetemp() / "damaged"
-    write_archive(path, *CONTENT)
-    whole = path.read_bytes()
-    first, last = sorted((int(start * len(whole)), int(end * len(whole))))
-    damaged = bytearray(whole[:first] + filling + whole[last:])
-    for place, change in flips if damaged else ():
-        damaged[min(int(place * len(damaged)), len(damaged) - 1)] ^= change
-    path.write_bytes(damaged)
-    try:
-        arrays, metadata = read_archive(path)
-    except ValueError as error:
-        assert "damaged" in str(error)  # noqa: PT017
-        return
-    np.testing.assert_equal(arrays, CONTENT[0])
-    assert (metadata["kind"], metadata["c"]) == ("example", 1.0)
-
-
 @dataclass(frozen=True, eq=False)
 class Inner:
     values: NDArray[np.float64]
@@ -307,3 +282,27 @@ def test_arrays_are_read_whatever_numpy_makes_of_their_annotation(monkeypatch):
     assert found.tolist() == [0.0, 1.0, 2.0]
     with pytest.raises(ValueError, match="float64"):
         from_tree(Alias[np.float64], np.arange(3))
+
+
+# ---------- generators of random numbers go on elsewhere
+
+
+@pytest.mark.parametrize("name", ["MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"])
+@pytest.mark.parametrize("kind", [np.random.Generator, np.random.RandomState])
+def test_random_numbers_go_on(tmp_path, name, kind):
+    rng = kind(getattr(np.random, name)(5))
+    rng.standard_normal(3)
+    write_archive(tmp_path / "file", {}, {"kind": "random", "state": random_parts(rng)})
+    again = random_from_parts(read_archive(tmp_path / "file")[1]["state"])
+    assert type(again) is kind
+    np.testing.assert_array_equal(again.standard_normal(7), rng.standard_normal(7))
+    np.testing.assert_array_equal(again.permutation(9), rng.permutation(9))
+
+
+def test_unknown_generators_are_refused():
+    class Strange:
+        def get_state(self, *, legacy):
+            return {"bit_generator": "Strange"}
+
+    with pytest.raises(ValueError, match=r"random_state must use one of MT19937, .* got Strange"):
+        check_known(Strange())

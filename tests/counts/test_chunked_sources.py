@@ -158,18 +158,12 @@ def test_the_estimator_streams(files, matrix):
     assert model.feature_names_in_[3] == "g3"
     found, frame = model.transform(source), pd.DataFrame(matrix.toarray(), columns=model.feature_names_in_)
     np.testing.assert_allclose(found, model.transform(frame), rtol=1e-6, atol=1e-9)
-    order = np.random.default_rng(0).permutation(60)
-    shuffled = anndata.AnnData(
-        sparse.csr_matrix(matrix[:, order]), var=pd.DataFrame(index=model.feature_names_in_[order])
-    )
-    np.testing.assert_allclose(model.transform(open_counts(shuffled)), found, rtol=1e-6, atol=1e-9)
+    names = model.feature_names_in_[::-1]
+    turned = anndata.AnnData(sparse.csr_matrix(matrix[:, ::-1]), var=pd.DataFrame(index=names))
+    np.testing.assert_allclose(model.transform(open_counts(turned)), found, rtol=1e-6, atol=1e-9)
     sizes = matrix.sum(axis=1) / matrix.sum(axis=1).mean() + 0.1
-    np.testing.assert_allclose(
-        model.transform(source, size_factors=sizes),
-        model.transform(frame, size_factors=sizes),
-        rtol=1e-6,
-        atol=1e-9,
-    )
+    expected = model.transform(frame, size_factors=sizes)
+    np.testing.assert_allclose(model.transform(source, size_factors=sizes), expected, rtol=1e-6, atol=1e-9)
     with pytest.raises(ValueError, match="one number for each of the 203 samples"):
         model.transform(source, size_factors=sizes[:5])
 

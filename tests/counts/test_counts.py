@@ -88,15 +88,6 @@ class TestForms:
     def test_every_dtype_and_memory_order(self, Y, dtype, order):
         assert_holds(Counts.from_any(np.asarray(Y, dtype=dtype, order=order)), Y)
 
-    @pytest.mark.parametrize("dtype", [t for t in DTYPES if t is not np.float16])
-    def test_every_dtype_of_every_sparse_format(self, dtype):
-        Y = np.minimum(random_counts(7, 5, density=0.6), 1)
-        for form in FORMATS:
-            assert_holds(Counts.from_any(sparse.csr_array(Y.astype(dtype)).asformat(form)), Y)
-        swapped = sparse.csr_array(Y.astype(np.float32))
-        swapped.data = swapped.data.astype(">f4")
-        assert_holds(Counts.from_any(swapped), Y)
-
     @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
     @given(count_arrays)
     def test_lists_matrices_and_object_arrays(self, Y):

@@ -9,19 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
-from tests.reference_engine import ReferenceEngine, both_sides
+from tests.engines.problems import LINKS
+from tests.engines.problems import with_zeros as case
+from tests.reference_engine import ReferenceEngine
 
 from log1pnmf._core import runnable_kernels
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
-from log1pnmf.engines.native import NativeEngine, RowSums
+from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.registry import has_card
 from log1pnmf.fitting.runs import AdaptiveUpdate
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate
-from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
-from log1pnmf.model.objective import gradients, negative_log_likelihood
+from log1pnmf.model.noise import NegativeBinomial, ShiftedLog
+from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zeros import MOST_BENT, STEEPEST, AdaptiveZeros, caps_for, choose, surveyed_every
+from log1pnmf.model.zeros import MOST_BENT, STEEPEST, caps_for, surveyed_every
 
 
 def other_engines(problem, *, without_a_card=True):
@@ -31,75 +33,6 @@ def other_engines(problem, *, without_a_card=True):
         from log1pnmf.engines.torch.engine import TorchEngine
 
         yield TorchEngine(problem, precision="float64")
-
-
-def case(seed, *, n=40, m=30, K=3, c=1.0, limit=1e-2, dispersed=False):
-    """A problem with adaptive zeros chosen at one point, and another point nearby."""
-    rng = np.random.default_rng(seed)
-    loadings, factors = rng.gamma(0.6, 0.6, (n, K)), rng.gamma(0.6, 0.6, (m, K))
-    sizes, link = rng.gamma(3.0, 0.5, n) + 0.05, ShiftedLog(c)
-    means = sizes[:, None] * link.mean(np.minimum(loadings @ factors.T, 5.0))
-    noise = NegativeBinomial(rng.gamma(0.5, 1.0, m) * (rng.random(m) > 0.2)) if dispersed else POISSON
-    counts = Counts.from_any(rng.poisson(np.minimum(means, 100.0)))
-    exact = Problem(counts, sizes, link, noise=noise)
-    engine = NativeEngine(exact)
-    chosen = choose(engine.survey_zeros(loadings, factors, caps_for(1e-4)), limit)
-    stored, exposure = engine.collect_zeros(loadings, factors, chosen.caps)
-    zeros = AdaptiveZeros(chosen.quadratics, stored, exposure, chosen.caps, chosen.error)
-    near = [x * rng.uniform(0.8, 1.2, x.shape) for x in (loadings, factors)]
-    return exact, replace(exact, zeros=zeros), (loadings, factors), near
-
-
-LINKS = [(0.02, False), (1.0, False), (20.0, False), (0.02, True), (1.0, True), (math.inf, True)]
-"""c, and whether there are dispersions; with Poisson noise the identity link has no zeros to choose."""
-
-
-@pytest.mark.parametrize("adaptive", [True, False])
-@pytest.mark.parametrize("kernel", runnable_kernels())
-@pytest.mark.parametrize(("c", "dispersed"), LINKS)
-@pytest.mark.parametrize("shape", [(1, 1), (300, 3)])
-def test_loss_and_gradient(c, dispersed, shape, kernel, adaptive):
-    exact, problem, _, (loadings, factors) = case(1, n=shape[0], m=shape[1], K=5, c=c, dispersed=dispersed)
-    problem = problem if adaptive else exact
-    loss = negative_log_likelihood(problem, loadings, factors)
-    by_loadings, by_factors = gradients(problem, loadings, factors)
-    for engine in (NativeEngine(problem, kernel=kernel), *other_engines(problem, without_a_card=False)):
-        for side, start, design, expected in (
-            (problem.loadings_side, loadings, factors, by_loadings),
-            (problem.factors_side, factors, loadings, by_factors),
-        ):
-            found, gradient = engine.evaluate(side, start, design)
-            assert found == pytest.approx(loss, rel=1e-10)
-            np.testing.assert_allclose(gradient, expected, rtol=1e-8, atol=1e-8 * np.abs(expected).max())
-
-
-def test_the_gradient_is_that_of_finite_differences():
-    _, problem, _, (loadings, factors) = case(2, n=12, m=10)
-    by_loadings, _ = NativeEngine(problem).evaluate(problem.loadings_side, loadings, factors)[1], None
-    step = 1e-6
-    for i, k in ((0, 0), (5, 2), (11, 1)):
-        up, down = loadings.copy(), loadings.copy()
-        up[i, k] += step
-        down[i, k] -= step
-        difference = negative_log_likelihood(problem, up, factors) - negative_log_likelihood(
-            problem, down, factors
-        )
-        assert by_loadings[i, k] == pytest.approx(difference / (2 * step), rel=1e-5, abs=1e-5)
-
-
-def test_the_hessian_is_that_of_finite_differences():
-    _, problem, _, (loadings, factors) = case(3, n=50, m=20, K=2)
-    engine, side, step = NativeEngine(problem), problem.factors_side, 1e-6
-    sums = RowSums.zeros(len(factors), 2)
-    engine.add_statistics(side, factors, loadings, into=sums)
-    hessian = np.empty((len(factors), 2, 2))
-    hessian[:, [0, 1, 1], [0, 0, 1]] = sums.hessian
-    hessian[:, 0, 1] = hessian[:, 1, 0]
-    for k in range(2):
-        move = step * np.eye(2)[k]
-        difference = engine.evaluate(side, factors + move, loadings)[1]
-        difference = difference - engine.evaluate(side, factors - move, loadings)[1]
-        np.testing.assert_allclose(hessian[:, k], difference / (2 * step), rtol=1e-4, atol=1e-3)
 
 
 @given(
@@ -143,41 +76,6 @@ def test_engines_choose_the_same(kernel, c, dispersed):
     found = NativeEngine(problem, kernel=kernel).zero_errors(*near)
     for engine in other_engines(problem):
         np.testing.assert_allclose(found, engine.zero_errors(*near), rtol=1e-9)
-
-
-@pytest.mark.parametrize("adaptive", [True, False])
-@pytest.mark.parametrize(("c", "dispersed"), LINKS)
-def test_steps_lower_the_loss_and_agree(c, dispersed, adaptive):
-    exact, problem, _, (loadings, factors) = case(6, n=60, m=50, c=c, dispersed=dispersed)
-    problem = problem if adaptive else exact
-    for engine in (NativeEngine(problem), ReferenceEngine(problem)):
-        before = engine.loss(loadings, factors)
-        step = engine.half_step(problem.factors_side, factors, loadings)
-        assert step.loss == pytest.approx(before)
-        assert engine.loss(loadings, step.values) < before
-    engine, losses = NativeEngine(problem), []
-    for _ in range(60):
-        step = engine.half_step(problem.factors_side, factors, loadings)
-        factors = step.values
-        losses.append(step.loss)
-    assert (np.diff(losses) <= 1e-12 * np.abs(losses[0])).all()
-    settled = ReferenceEngine(problem).half_step(problem.factors_side, factors, loadings)
-    assert settled.loss - engine.loss(loadings, settled.values) < 1e-6 * abs(settled.loss)
-
-
-@pytest.mark.parametrize("n_threads", [2, 5])
-def test_any_number_of_threads_gives_the_same_bits(n_threads):
-    exact, problem, chosen_at, (loadings, factors) = case(7, n=300, m=200, K=4)
-    one, many = NativeEngine(problem, 1), NativeEngine(problem, n_threads)
-    for side in both_sides(problem, loadings, factors):
-        np.testing.assert_array_equal(one.half_step(*side).values, many.half_step(*side).values)
-    assert one.zero_errors(loadings, factors) == many.zero_errors(loadings, factors)
-    for first, second in zip(
-        NativeEngine(exact, 1).survey_zeros(*chosen_at, caps_for(1e-4)),
-        NativeEngine(exact, n_threads).survey_zeros(*chosen_at, caps_for(1e-4)),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(first, second)
 
 
 @pytest.mark.parametrize("kernel", runnable_kernels())

@@ -1,10 +1,11 @@
 """Batches in the compiled engine, against the reference: half-steps, losses, zeros, threads."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.engines.problems import BATCHED as CASES
+from tests.engines.problems import B, K, M, N, batched, point
 from tests.reference_engine import ReferenceEngine, both_sides
 
 from log1pnmf._core import runnable_kernels
@@ -15,101 +16,9 @@ from log1pnmf.engines.registry import make_engine
 from log1pnmf.engines.streaming import StreamingEngine
 from log1pnmf.model.batch_effects import update_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
-from log1pnmf.model.objective import negative_log_likelihood
+from log1pnmf.model.noise import POISSON, ShiftedLog
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose, quadratic
-
-N, M, K, B = 90, 30, 3, 4
-DISPERSED = NegativeBinomial(np.linspace(0.0, 0.9, M))
-
-
-def problem_of(c, *, noise=POISSON, scale=1.0):
-    rng = np.random.default_rng(5)
-    means = scale * rng.gamma(0.4, 1.0, (N, K)) @ rng.gamma(0.4, 1.0, (K, M))
-    batches = Batches(rng.integers(0, B, N), np.exp(rng.normal(0.0, 0.5, (B, M))), 3.0)
-    counts = Counts.from_any(rng.poisson(means))
-    return Problem(counts, rng.uniform(0.5, 2.0, N), ShiftedLog(c), noise=noise, batches=batches)
-
-
-def point():
-    rng = np.random.default_rng(6)
-    return rng.uniform(0.05, 0.8, (N, K)), rng.uniform(0.05, 0.8, (M, K))
-
-
-def adaptive(problem, engine):
-    caps = caps_for(1e-2, dispersed=problem.noise is not POISSON)
-    chosen = choose(engine.survey_zeros(*point(), caps), 20.0)
-    stored, exposure = engine.collect_zeros(*point(), chosen.caps)
-    zeros = AdaptiveZeros(chosen.quadratics, stored, exposure, chosen.caps, chosen.error)
-    return replace(problem, zeros=zeros)
-
-
-def cases():
-    for c in (1.0, 0.05):
-        plain = problem_of(c)
-        yield f"exact, c={c}", plain
-        yield f"approximate, c={c}", replace(plain, zeros=quadratic(plain.link))
-        yield f"adaptive, c={c}", adaptive(plain, ReferenceEngine(plain))
-    yield "identity", problem_of(math.inf)
-    for c in (1.0, math.inf):
-        dispersed = problem_of(c, noise=DISPERSED)
-        yield f"dispersed, c={c}", dispersed
-        yield f"dispersed and adaptive, c={c}", adaptive(dispersed, ReferenceEngine(dispersed))
-    yield "large counts", problem_of(1.0, scale=1e7)
-
-
-CASES = dict(cases())
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_half_steps_are_those_of_the_reference(name):
-    problem, (loadings, factors) = CASES[name], point()
-    native, reference = NativeEngine(problem, 1), ReferenceEngine(problem)
-    for side, start, design in both_sides(problem, loadings, factors):
-        ours, theirs = native.half_step(side, start, design), reference.half_step(side, start, design)
-        assert ours.loss == pytest.approx(theirs.loss, rel=1e-9)
-        scale = np.abs(theirs.gradient).max()
-        assert ours.gradient == pytest.approx(theirs.gradient, rel=1e-7, abs=1e-9 * scale)
-        pair = (ours.values, factors) if side is problem.loadings_side else (loadings, ours.values)
-        assert native.loss(*pair) < ours.loss
-    expected = negative_log_likelihood(problem, loadings, factors)
-    assert native.loss(loadings, factors) == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize("kernel", runnable_kernels())
-@pytest.mark.parametrize("name", ["exact, c=1.0", "approximate, c=1.0", "dispersed, c=1.0", "large counts"])
-def test_batches_may_be_many_and_of_any_size(name, kernel):
-    problem, rng, n_batches = CASES[name], np.random.default_rng(8), 37
-    labels = np.minimum(rng.geometric(0.1, N) - 1, n_batches - 2)  # some with one sample, the last with none
-    batches = Batches(labels, np.exp(rng.normal(0.0, 0.5, (n_batches, M))))
-    problem = replace(problem, batches=batches)
-    native, reference = NativeEngine(problem, 1, kernel), ReferenceEngine(problem)
-    loadings, factors = point()
-    for side, start, design in both_sides(problem, loadings, factors):
-        loss, gradient = reference.evaluate(side, start, design)
-        step = native.half_step(side, start, design)
-        assert step.loss == pytest.approx(loss, rel=1e-9)
-        assert step.gradient == pytest.approx(gradient, rel=1e-7, abs=1e-9 * np.abs(gradient).max())
-    if problem.noise is POISSON:
-        sums = reference.batch_sums(loadings, factors)
-        assert native.batch_sums(loadings, factors) == pytest.approx(sums, rel=1e-9)
-
-
-@pytest.mark.parametrize("kernel", runnable_kernels())
-@pytest.mark.parametrize("n_components", [2, 3, 4])
-def test_batches_may_have_many_samples_and_few_features(n_components, kernel):
-    rng, m = np.random.default_rng(9), 5  # effects then travel with the factors, unless these leave no room
-    batches = Batches(rng.integers(0, 2, N), np.exp(rng.normal(0.0, 0.5, (2, m))))
-    counts, sizes, link = Counts.from_any(rng.poisson(2.0, (N, m))), rng.uniform(0.5, 2.0, N), ShiftedLog(1.0)
-    problem = Problem(counts, sizes, link, quadratic(link), batches=batches)
-    loadings, factors = (rng.uniform(0.05, 0.8, (rows, n_components)) for rows in (N, m))
-    side, native = problem.loadings_side, NativeEngine(problem, 1, kernel)
-    loss, gradient = ReferenceEngine(problem).evaluate(side, loadings, factors)
-    step = native.half_step(side, loadings, factors)
-    assert step.loss == pytest.approx(loss, rel=1e-9)
-    assert step.gradient == pytest.approx(gradient, rel=1e-7, abs=1e-9 * np.abs(gradient).max())
-    assert native.loss(step.values, factors) < loss
+from log1pnmf.model.zeros import AdaptiveZeros, caps_for, quadratic
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "adaptive" in name])
@@ -128,15 +37,6 @@ def test_zeros_are_surveyed_with_the_exposure_of_their_batch(name):
     assert native.zero_errors(*point()) == pytest.approx(reference.zero_errors(*point()), rel=1e-6, abs=1e-8)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_any_number_of_threads_gives_the_same_bits(name):
-    problem, (loadings, factors) = CASES[name], point()
-    for side, start, design in both_sides(problem, loadings, factors):
-        one, three = (NativeEngine(problem, n).half_step(side, start, design) for n in (1, 3))
-        assert (one.values == three.values).all()
-        assert one.loss == three.loss
-
-
 # adaptive zeros are left out: they were chosen with the effects
 FIXED_ZEROS = [name for name, problem in CASES.items() if not isinstance(problem.zeros, AdaptiveZeros)]
 
@@ -147,13 +47,6 @@ def test_effects_of_one_change_nothing(name):
     flat = replace(problem, batches=replace(problem.batches, effects=np.ones((B, M))))
     with_, without = NativeEngine(flat, 1), NativeEngine(replace(problem, batches=None), 1)
     assert with_.loss(*point()) == pytest.approx(without.loss(*point()), rel=1e-12)
-
-
-def test_means_are_summed_up_over_batches():
-    for problem in (CASES["exact, c=1.0"], CASES["adaptive, c=0.05"], CASES["identity"]):
-        ours = NativeEngine(problem, 1).batch_sums(*point())
-        assert ours == pytest.approx(ReferenceEngine(problem).batch_sums(*point()), rel=1e-10)
-        assert (NativeEngine(problem, 3).batch_sums(*point()) == ours).all()
 
 
 @pytest.mark.parametrize("kernel", runnable_kernels())
@@ -173,20 +66,6 @@ def test_means_of_rows_that_take_several_blocks_are_summed_up(kernel):
         assert step.batch_sums == pytest.approx(reference.batch_sums(loadings, factors), rel=1e-10)
 
 
-@pytest.mark.parametrize("name", ["exact, c=1.0", "adaptive, c=0.05", "identity"])
-def test_sums_that_come_with_a_step_are_those_of_the_improved_factors(name):
-    problem, (loadings, factors) = CASES[name], point()
-    side, native = problem.factors_side, NativeEngine(problem, 1)
-    step = native.half_step(side, factors, loadings, with_batch_sums=True)
-    assert (step.values == native.half_step(side, factors, loadings).values).all()
-    if problem.link.is_identity:  # they cost nothing by themselves
-        assert step.batch_sums is None
-        return
-    assert step.batch_sums == pytest.approx(native.batch_sums(loadings, step.values), rel=1e-10)
-    three = NativeEngine(problem, 3).half_step(side, factors, loadings, with_batch_sums=True)
-    assert (three.batch_sums == step.batch_sums).all()
-
-
 @pytest.mark.parametrize("kernel", runnable_kernels())
 @pytest.mark.parametrize("name", ["exact, c=1.0", "approximate, c=1.0", "adaptive, c=0.05", "large counts"])
 def test_sums_after_short_steps_are_those_of_the_improved_factors(name, kernel):
@@ -194,6 +73,7 @@ def test_sums_after_short_steps_are_those_of_the_improved_factors(name, kernel):
     side, native = problem.factors_side, NativeEngine(problem, 1, kernel)
     for _ in range(4):  # the last steps are short: means then come from those before by a series
         step = native.half_step(side, factors, loadings, with_batch_sums=True)
+        assert (step.values == native.half_step(side, factors, loadings).values).all()
         factors = step.values
         assert step.batch_sums == pytest.approx(native.batch_sums(loadings, factors), rel=1e-10)
 
@@ -248,7 +128,7 @@ def test_pytorch_gives_what_the_compiled_engine_gives(name, precision, close):
 
 
 def test_engines_without_batches_say_so():
-    problem = problem_of(1.0)
+    problem = batched(1.0)
     assert isinstance(make_engine("auto", problem), NativeEngine)
     with pytest.raises(ValueError, match="row_solver='coordinate' has no batches"):
         make_engine("native", problem, row_solver="coordinate")

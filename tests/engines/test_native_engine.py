@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.engines.problems import FORMS
 from tests.reference_engine import ReferenceEngine, both_sides, example
 
 from log1pnmf import _core
@@ -19,44 +20,11 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines import native as threads
 from log1pnmf.engines.native import NativeEngine, effective_threads
 from log1pnmf.model.noise import NegativeBinomial, ShiftedLog
-from log1pnmf.model.objective import gradients, negative_log_likelihood
 from log1pnmf.model.problem import Bounds, Problem
 
 KERNELS = _core.runnable_kernels()
 SOLVERS = ["newton", "coordinate"]
 ENGINES = [NativeEngine, ReferenceEngine]
-FORMS = [
-    (1e-3, None),
-    (1.0, None),
-    (1e-2, "chebyshev"),
-    (1.0, "chebyshev"),
-    (1e4, "taylor"),
-    (math.inf, None),
-]
-
-
-@pytest.mark.parametrize(("c", "kind"), FORMS)
-@pytest.mark.parametrize(
-    ("n_components", "wide"), [(1, False), (3, True), (8, False), (9, False), (33, False)]
-)
-def test_loss_and_gradient(c, kind, n_components, wide):
-    problem, loadings, factors = example(c, kind, n_components, m=150, wide=wide)
-    assert problem.counts.by_row.values.dtype == (np.float64 if wide else np.float32)
-    natives = [NativeEngine(problem, 1, kernel) for kernel in KERNELS]
-    for side, start, design in both_sides(problem, loadings, factors):
-        expected_loss, expected = ReferenceEngine(problem).evaluate(side, start, design)
-        assert expected_loss == pytest.approx(negative_log_likelihood(problem, loadings, factors), rel=1e-12)
-        truth = gradients(problem, loadings, factors)[side is problem.factors_side]
-        np.testing.assert_allclose(expected, truth, rtol=1e-9, atol=1e-11 * np.abs(truth).max())
-        scale = np.abs(expected).max() if wide else np.abs(expected).max(axis=1, keepdims=True)
-        for native in natives:
-            loss, gradient = native.evaluate(side, start, design)
-            assert loss == pytest.approx(expected_loss, rel=1e-11)
-            np.testing.assert_allclose(gradient / scale, expected / scale, atol=1e-10)
-            step = native.half_step(side, start, design)
-            assert step.loss == pytest.approx(loss, rel=1e-12)
-            np.testing.assert_allclose(step.gradient / scale, gradient / scale, atol=1e-10)
-            assert native.loss(loadings, factors) == pytest.approx(expected_loss, rel=1e-11)
 
 
 @pytest.mark.parametrize(("c", "kind"), FORMS)
@@ -76,26 +44,6 @@ def test_newton_steps_near_the_optimum_are_those_of_the_reference(c, kind, n_com
             values = native.half_step(side, rows, design, **form).values
             np.testing.assert_allclose(values @ design.T, eta, rtol=1e-6, atol=1e-7 * eta.max())
             assert ((values >= 0) & (values <= upper)).all()
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize(("c", "kind"), FORMS)
-@pytest.mark.parametrize("row_solver", SOLVERS)
-def test_a_half_step_lowers_every_row(c, kind, row_solver, kernel):
-    problem, loadings, factors = example(c, kind, 4, m=150)
-    engine = NativeEngine(problem, 1, kernel)
-    rng = np.random.default_rng(1)
-    penalty = np.array([0.0, 0.1, 1.0, 10.0])
-    for side, start, design in both_sides(problem, loadings, factors):
-        rows = start * rng.uniform(0.01, 20.0, size=start.shape)
-        rows[np.diff(side.rows.indptr) == 0] = 0.0
-        before = engine.evaluate(side, rows, design)[0] + rows.sum(axis=0) @ penalty
-        for _ in range(5):
-            step = engine.half_step(side, rows, design, bounds=Bounds(penalty=penalty), row_solver=row_solver)
-            rows = step.values
-            after = engine.evaluate(side, rows, design)[0] + rows.sum(axis=0) @ penalty
-            assert after <= before + 1e-12 * abs(before)
-            before = after
 
 
 @pytest.mark.parametrize(("c", "kind"), FORMS)
@@ -132,7 +80,7 @@ def test_coordinate_steps_are_those_of_the_reference(c, kind, near, kept):
 def test_the_penalised_loss_never_rises(*, engine_of, row_solver, seed, form, penalty, bounded):
     problem, loadings, factors = example(*form, n=7, m=9, seed=seed)
     rng, penalties = np.random.default_rng(seed), penalty * np.arange(3)
-    loadings = loadings * rng.gamma(1.0, size=loadings.shape)
+    loadings = loadings * rng.uniform(0.01, 20.0, size=loadings.shape)
     engine, upper = engine_of(problem), float(loadings.max()) if bounded else math.inf
     bounds = Bounds(penalty=penalties, upper=upper)
     before = engine.loss(loadings, factors) + penalties @ loadings.sum(axis=0)
@@ -181,7 +129,7 @@ def test_transposed_problem_is_the_same(c, row_solver, engine_of):
 
 @pytest.mark.parametrize("engine_of", ENGINES)
 @pytest.mark.parametrize("row_solver", SOLVERS)
-@pytest.mark.parametrize(("c", "kind"), [(1e-6, None), *FORMS])
+@pytest.mark.parametrize(("c", "kind"), [(1e-6, None), *FORMS[1::2]])
 def test_impossible_starts_and_components_that_nothing_depends_on(c, kind, row_solver, engine_of):
     problem, loadings, factors = example(c, kind, n=7, m=9)
     engine, side = engine_of(problem), problem.loadings_side
@@ -218,19 +166,6 @@ def test_row_solvers_meet_at_means_beyond_any_exponent(row_solver):
     np.testing.assert_allclose(loadings[:, 0], y.sum(axis=1) / factors.sum(), rtol=1e-8)
 
 
-@pytest.mark.parametrize("row_solver", SOLVERS)
-@pytest.mark.parametrize(("c", "kind"), FORMS)
-def test_same_bits_for_any_number_of_threads(c, kind, row_solver):
-    problem, loadings, factors = example(c, kind, 5, n=700, m=300)  # small work gets one thread
-    engines = [NativeEngine(problem, n_threads) for n_threads in (1, 2, 3)]
-    for side, start, design in both_sides(problem, loadings, factors):
-        steps = [engine.half_step(side, start, design, row_solver=row_solver) for engine in engines]
-        for step in steps[1:]:
-            assert step.loss == steps[0].loss
-            np.testing.assert_array_equal(step.values, steps[0].values)
-            np.testing.assert_array_equal(step.gradient, steps[0].gradient)
-
-
 def test_fits_may_run_at_the_same_time():
     problem, loadings, factors = example(1.0, None, 5, n=700, m=300)
     engine, alone = NativeEngine(problem, 3), NativeEngine(problem, 1)
@@ -241,29 +176,6 @@ def test_fits_may_run_at_the_same_time():
         ]
         for step in steps:
             np.testing.assert_array_equal(step.result().values, expected.values)
-
-
-@pytest.mark.parametrize("dispersed", [False, True])
-@pytest.mark.parametrize(("c", "kind"), FORMS)
-def test_a_step_without_the_loss_is_the_same_step(c, kind, dispersed):
-    problem, loadings, factors = example(c, kind, 4, n=40, m=150)
-    if dispersed:
-        rng = np.random.default_rng(1)
-        noise = NegativeBinomial(rng.gamma(0.5, 1.0, len(factors)) * (rng.random(len(factors)) > 0.2))
-        problem = replace(problem, noise=noise, zeros=None)
-    engine = NativeEngine(problem, 1)
-    # from a good point steps are certain; from a poor one they have to be checked, and some shortened
-    for at in (loadings, loadings * np.random.default_rng(2).choice([0.01, 1.0, 5.0], loadings.shape)):
-        for side, start, design in both_sides(problem, at, factors):
-            step = engine.half_step(side, start, design)
-            other = engine.half_step(side, start, design, with_loss=False)
-            assert math.isnan(other.loss)
-            assert math.isfinite(step.loss)
-            np.testing.assert_allclose(other.values, step.values, rtol=1e-7, atol=1e-9 * step.values.max())
-            scale = np.abs(step.gradient).max()
-            np.testing.assert_allclose(other.gradient / scale, step.gradient / scale, atol=1e-12)
-            assert other.predicted_decrease == pytest.approx(step.predicted_decrease, rel=1e-7)
-            assert other.n_rejected == step.n_rejected
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

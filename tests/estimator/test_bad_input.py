@@ -26,19 +26,6 @@ NO_FIT = {**GOOD, "init": started}
 """Parameters with which any work is an error."""
 
 
-@pytest.mark.parametrize(
-    ("counts", "message"),
-    [
-        (-Y, r"negative entries \(first at row 0, column \d\); pass raw counts"),
-        (Y[0], r"(?s)Expected 2D array, got 1D array instead.*Reshape your data"),
-        (sparse.csr_array((12, 7)), r"counts are all zero \(shape \(12, 7\)\)"),
-    ],
-)
-def test_counts(counts, message):
-    with pytest.raises(ValueError, match=message):
-        Log1pNMF(**NO_FIT).fit(counts)
-
-
 PARAMETERS = [
     *[({"n_components": k}, ValueError, f"n_components must be at least 1, got {k}") for k in (0, -1)],
     *[({"n_components": k}, TypeError, f"must be a whole number, got {k!r}") for k in (2.5, "a", None, True)],
@@ -93,21 +80,6 @@ def test_parameters(given, error, message):
     with pytest.raises(error, match=message) as caught:
         Log1pNMF(**{**NO_FIT, **given}).fit(Y)
     assert caught.type is error
-
-
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ([1.0] * 11, r"one number for each of the 12 samples, got 11"),
-        ([-1.0] * 12, r"got -1.0 at position 0 \(12 bad entries\)"),
-        (["a"] * 12, r"size_factors must be 'total', 'fit', 'none' or an array of numbers, got list"),
-    ],
-)
-def test_size_factors(sizes, message):
-    with pytest.raises(ValueError, match=message):
-        Log1pNMF(**{**GOOD, "size_factors": sizes}).fit(Y)
-    with pytest.raises(ValueError, match=message):
-        Log1pNMF(**GOOD).fit(Y).transform(Y, size_factors=sizes)
 
 
 ASKED = {"transform": (Y,), "inverse_transform": (np.ones((1, 2)),), "score": (Y,), "summary": ()}

@@ -26,8 +26,8 @@ def simulated(c, seed, *, mean=4.0):
     return rng.poisson(link.inverse(math.exp(log_scale) * b))
 
 
-@pytest.mark.parametrize("true_c", [1e-2, math.inf])
-def test_grid_search_finds_the_link(true_c):
+def test_grid_search_finds_the_link():
+    true_c = 1e-2
     search = GridSearchCV(Log1pNMF(3, likelihood="exact", **OPTIONS), {"c": DECADES}, cv=2)
     search.fit(simulated(true_c, 0))
     found = DECADES.index(search.best_params_["c"])

@@ -182,7 +182,7 @@ def test_the_end_is_that_of_a_fit_that_visits_all_zeros_from_the_beginning(large
         assert fit.log_likelihood == pytest.approx(found, rel=1e-6 if kind == "torch" else 1e-10)
 
 
-@pytest.mark.parametrize("max_iter", [1, 2, 3, 8])
+@pytest.mark.parametrize("max_iter", [1, 8])
 def test_the_end_is_exact_also_where_iterations_run_out(large, max_iter):
     fit = fitted(max_iter=max_iter, init="rank1")
     assert fit.stopped == "max_iter"

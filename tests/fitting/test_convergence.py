@@ -30,8 +30,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
-@pytest.mark.parametrize("power", [-150, 10])
+@pytest.mark.parametrize(("power", "row_solver"), [(-150, "newton"), (10, "coordinate")])
 def test_counts_of_another_scale_take_the_same_course(power, row_solver):
     options = {**IDENTITY, "init": "rank1", "row_solver": row_solver, "max_iter": 8, "tol": 0.0}
     with warnings.catch_warnings():
@@ -121,7 +120,7 @@ def test_a_fit_that_was_cut_off_does_not_contradict_itself(likelihood):
     options = {"random_state": 0, "tol": tol, "likelihood": likelihood, "n_jobs": 1}
     whole = fit_log1p_nmf(Y, 3, **options)
     n_cut = 0
-    for max_iter in range(1, whole.n_iter, 2):
+    for max_iter in range(1, whole.n_iter, 5):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             fit = fit_log1p_nmf(Y, 3, max_iter=max_iter, **options)
@@ -140,7 +139,7 @@ def test_a_fit_that_was_cut_off_does_not_contradict_itself(likelihood):
 
 
 @pytest.mark.parametrize("likelihood", ["chebyshev", "exact"])
-@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e4])
+@pytest.mark.parametrize("scale", [1e-20, 1e4])
 def test_converged_is_said_only_near_an_optimum(scale, likelihood):
     sizes = np.geomspace(1e-4, 1e4, len(Y))
     for size_factors in ("total", sizes):

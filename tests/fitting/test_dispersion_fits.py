@@ -2,15 +2,12 @@
 
 import math
 
-import anndata
 import numpy as np
 import pytest
 
 import log1pnmf as lp
-from log1pnmf._common.archive import read_archive, write_archive
 from log1pnmf.analysis import match_factors
 from log1pnmf.fitting import fit_counts as noise_choice
-from log1pnmf.fitting.checkpoint import load_checkpoint
 from log1pnmf.fitting.fit_counts import asked_again
 from log1pnmf.fitting.summary import levelled
 from log1pnmf.model.dispersion import update_dispersions
@@ -77,22 +74,6 @@ def test_dispersions_and_factors_belong_together_in_the_end(drawn, fits, kind):
     np.testing.assert_allclose(again.dispersion, fit.dispersion, rtol=0.1)
 
 
-def test_forged_noise_in_a_checkpoint_is_refused(drawn, tmp_path):
-    path, stop = tmp_path / "state", [lambda iteration: iteration.index == 8]
-    lp.fit_log1p_nmf(drawn.counts[:16, :12], 2, checkpoint=path, callbacks=stop, **OPTIONS)
-    assert load_checkpoint(path).progress.last.noise.prior is not None
-    arrays, metadata = read_archive(path, kind="checkpoint")
-    for part in ("dispersion", "prior.centre", "prior.freedom", "prior.level"):
-        name = f"last.noise.{part}"
-        write_archive(path, {**arrays, name: arrays[name] * math.nan}, metadata)
-        with pytest.raises(ValueError, match=rf"{part.split('.')[-1]}.* must be"):
-            load_checkpoint(path)
-    metadata["last"]["noise"]["prior"]["spread"] = math.nan
-    write_archive(path, arrays, metadata)
-    with pytest.raises(ValueError, match="spread must be positive"):
-        load_checkpoint(path)
-
-
 def test_a_fit_that_is_stopped_early_says_with_what_it_was_fitted(drawn):
     fit = lp.fit_log1p_nmf(drawn.counts, 2, callbacks=[lambda iteration: iteration.index == 2], **OPTIONS)
     assert fit.stopped == "callback"
@@ -135,24 +116,6 @@ def test_few_features_with_most_counts_do_not_rule_the_factors(c):
     }
     assert similar["nb"] > 0.75
     assert similar["poisson"] < 0.3
-
-
-def test_every_face_fits_it(drawn, tmp_path, capsys):
-    from log1pnmf.cli import main
-    from log1pnmf.cli.run_folder import RunFolder
-
-    y, options = drawn.counts.toarray()[:16, :12], {"noise": "nb", "dispersion": "shared", "tol": 1e-3}
-    expected, adata = lp.fit_log1p_nmf(y, 2, **options), anndata.AnnData(y.astype(np.float32))
-    lp.tl.log1p_nmf(adata, 2, **options)
-    np.savez(tmp_path / "y.npz", counts=y)
-    command = ["fit", str(tmp_path / "y.npz"), "-k", "2", "-o", str(tmp_path / "out"), "--no-report"]
-    assert main([*command, "--noise", "nb", "--set", "dispersion=shared", "--set", "tol=1e-3"]) == 0
-    capsys.readouterr()
-    swept, model = lp.sweep(y, 2, [1.0], **options).fits[0], lp.Log1pNMF(2, **options).fit(y)
-    for fit in (lp.as_fit(adata), RunFolder.open(tmp_path / "out").fit(), swept, lp.as_fit(model)):
-        np.testing.assert_array_equal(fit.dispersion, expected.dispersion)
-        np.testing.assert_array_equal(fit.factors, expected.factors)
-    assert "dispersion the same for all features" in model.summary()
 
 
 # ---------- noise="auto"

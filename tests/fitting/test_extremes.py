@@ -62,8 +62,7 @@ def test_the_log_likelihood_of_large_counts_is_exact(size, row_solver):
     assert expected == pytest.approx(stats.poisson.logpmf(counts, mean).sum(), rel=1e-6)
 
 
-@pytest.mark.parametrize("c", [1e-3, math.inf])
-@pytest.mark.parametrize("engine", ["native", "streaming"])
+@pytest.mark.parametrize(("c", "engine"), [(1e-3, "native"), (math.inf, "streaming")])
 def test_large_counts_of_zeros_and_all_links(c, engine):
     counts, _, _ = large(1e7)
     fit = fit_log1p_nmf(counts, 2, c=c, likelihood="exact", tol=1e-6, max_iter=50000, engine=engine, **QUICK)

@@ -32,7 +32,7 @@ Y = simulated()
 QUICK = {"tol": 1e-6, "random_state": 0, "n_jobs": 1}
 
 
-@pytest.mark.parametrize("c", [1e-6, 1.0, 1e8, math.inf])
+@pytest.mark.parametrize("c", [1e-6, 1.0, math.inf])
 @pytest.mark.parametrize("likelihood", ["exact", "chebyshev", "adaptive"])
 def test_what_is_reported_is_true(c, likelihood):
     fit = fit_log1p_nmf(Y, 3, c=c, likelihood=likelihood, **QUICK)
@@ -111,16 +111,6 @@ def test_a_fit_goes_on_from_where_it_was():
         assert second.converged
 
 
-SIZES = np.linspace(0.5, 2.0, 60)
-TOTALS = np.maximum(Y.sum(axis=1), 1e-300) / Y.sum(axis=1).mean()
-
-
-@pytest.mark.parametrize(("given", "expected"), [("total", TOTALS), ("none", np.ones(60)), (SIZES, SIZES)])
-def test_size_factors(given, expected):
-    fit = fit_log1p_nmf(Y, 2, size_factors=given, init="rank1", **QUICK)
-    np.testing.assert_allclose(fit.size_factors, np.where(expected > 1e-9, expected, 1.0))
-
-
 def test_empty_rows_and_columns_are_said_and_zero():
     y = Y.copy()
     y[[2, 7]], y[:, 5] = 0, 0
@@ -140,7 +130,7 @@ def test_large_matrices_are_not_certified():
     fit = fit_log1p_nmf(y, 1, c=1.0, likelihood="chebyshev", max_iter=2, n_jobs=1)
     assert fit.log_likelihood is None
     assert fit.approximate_log_likelihood is not None
-    assert "visits all 200,010,000 entries" in fit.messages[-1]
+    assert "evaluates all 200,010,000 entries" in fit.messages[-1]
 
 
 def test_callbacks_see_every_iteration_and_can_stop():
@@ -155,16 +145,6 @@ def test_callbacks_see_every_iteration_and_can_stop():
     assert fit.n_iter == 4
     assert not fit.converged
     assert "stopped by a callback after 4 iterations" in fit.messages
-
-
-def test_verbose_shows_a_bar(capsys):
-    fit_log1p_nmf(Y, 2, n_init=2, verbose=1, **QUICK)
-    out, err = capsys.readouterr()
-    assert out == ""
-    for words in ("searching for a start:", "fitting, start 1 of 2:", "fitting, start 2 of 2:"):
-        assert words in err
-    fit_log1p_nmf(Y, 2, **QUICK)
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.filterwarnings("ignore:n_components=.* is larger:UserWarning")

@@ -1,11 +1,11 @@
 """Files made by someone else, with checksums that match: they are used as they are, or refused in one way."""
 
-import copy
 import os
 import warnings
 
 import numpy as np
 import pytest
+from tests.fuzz.damage import VALUES, changed, places, strange
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf._common.archive import making_whole, read_archive, write_archive
@@ -31,68 +31,15 @@ def ignored(work, *args, **options):
         return work(*args, **options)
 
 
-VALUES = (None, -1, 0, 1, 2**62, 10**400, -0.5, 1e308, float("nan"), float("inf"), "x", "", True, [], [1], {})
-
-
-def places(tree, path=()):
-    """Every entry of nested metadata, groups included; of lists the first two."""
-    for key in tree if isinstance(tree, dict) else range(min(2, len(tree))):
-        yield (*path, key)
-        if isinstance(tree[key], dict | list):
-            yield from places(tree[key], (*path, key))
-
-
-def changed(metadata, place, value):
-    """Metadata with one entry changed; `...` removes it."""
-    metadata = copy.deepcopy(metadata)
-    tree = metadata
-    for key in place[:-1]:
-        tree = tree[key]
-    if value is ...:
-        del tree[place[-1]]
-    else:
-        tree[place[-1]] = value
-    return metadata
-
-
-def forged(array):
-    """Give arrays in the place of another one."""
-    yield array[..., None]
-    yield array.ravel()[:-1]
-    yield np.zeros((0, *array.shape[1:]), dtype=array.dtype)
-    yield np.concatenate([array, array])
-    yield np.asfortranarray(array)
-    yield np.array(array.tolist(), dtype=np.str_)
-    yield array.astype(">f8" if array.dtype.kind in "fi" else "S8")
-    if array.dtype.kind in "fi":
-        yield array.astype(np.complex128)
-        yield array.astype(np.float32)
-        yield -array - 1
-        yield array * 0
-        for value in (np.nan, np.inf, 1e308, 1e-320, -1.0):
-            one = array.astype(np.float64)
-            one.flat[-1] = value
-            yield one
-        yield np.full(array.shape, 2**62)
-
-
 def forgeries(path, sample=1):
     """Files that differ in one thing from a good one; every so many of them."""
     arrays, metadata = read_archive(path)
-    number = 0
-    for place in places(metadata):
-        if place[0] in ("arrays", "format", "format_version", "kind"):
-            continue
-        for value in (..., *VALUES):
-            number += 1
-            if number % sample == 0:
-                yield f"{place} = {value!r:.30}", arrays, changed(metadata, place, value)
-    for name, array in arrays.items():
+    for what, other in strange(metadata, sample, ("arrays", "format", "format_version", "kind")):
+        yield what, arrays, other
+    for name in arrays:
         yield f"no {name}", {one: values for one, values in arrays.items() if one != name}, metadata
-        for other in forged(array):
-            number += 1
-            if number % sample == 0:
-                yield f"{name}: {other.dtype} {other.shape}", {**arrays, name: other}, metadata
+    for what, others in strange(arrays, sample):
+        yield what, others, metadata
 
 
 def used_or_refused(path, use, sample=1):
@@ -160,6 +107,31 @@ def test_forged_checkpoints(tmp_path):
     outcomes = used_or_refused(path, lambda path: fit_log1p_nmf(Y, resume=path, **CHECKPOINT), sample=51)
     assert outcomes["used"] >= 3
     assert outcomes["refused"] >= 20
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (
+            {"noise": "nb"},
+            ("noise.dispersion", "noise.prior.centre", "noise.prior.freedom", "noise.prior.level"),
+        ),
+        ({"size_factors": "fit"}, ("size_factors",)),
+    ],
+)
+def test_forged_numbers_in_a_checkpoint_are_refused(tmp_path, options, names):
+    path, stop = tmp_path / "state", [lambda iteration: iteration.index == 8]
+    counts = np.random.default_rng(1).negative_binomial(2, 0.4, (16, 12))
+    fit_log1p_nmf(counts, 2, checkpoint=path, callbacks=stop, init="nndsvd", tol=1e-9, **options)
+    arrays, metadata = read_archive(path, kind="checkpoint")
+    forgeries = [({**arrays, f"last.{name}": -np.nan * arrays[f"last.{name}"]}, metadata) for name in names]
+    if "noise" in options:
+        names = (*names, "spread must be positive")
+        forgeries.append((arrays, changed(metadata, ("last", "noise", "prior", "spread"), np.nan)))
+    for name, (others, about) in zip(names, forgeries, strict=True):
+        write_archive(path, others, about)
+        with pytest.raises(ValueError, match=name.split(".")[-1]):
+            checkpoint.load_checkpoint(path)
 
 
 @pytest.mark.parametrize("bits", [np.random.MT19937, np.random.Philox])

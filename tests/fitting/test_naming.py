@@ -37,18 +37,6 @@ def test_names_are_everywhere(model, tmp_path):
     assert model.fit_.factor_names == ["k0", "k1", "k2"]
 
 
-def test_plots_have_them(model):
-    from matplotlib.figure import Figure
-
-    from log1pnmf import pl
-
-    model.rename_factors(["a", "b", "c"])
-    legend = pl.structure(model, ax=Figure().subplots()).get_legend()
-    assert [text.get_text() for text in legend.get_texts()] == ["c", "b", "a"]
-    panels = pl.top_features(model, figure=Figure()).axes
-    assert [ax.get_title(loc="left") for ax in panels] == ["a", "b", "c"]
-
-
 @pytest.mark.filterwarnings("ignore:in 1 of 1 comparison:UserWarning")
 @pytest.mark.parametrize("key", [None, "programmes"])
 def test_anndata(tmp_path, key):

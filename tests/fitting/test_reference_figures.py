@@ -39,6 +39,7 @@ def fit_pbmc(real_data, start, target, **options):
     return fit
 
 
+@pytest.mark.slow
 def test_pbmc_approximate(real_data, reference_start):
     """The reference is there after 500 iterations (845 CPU s)."""
     start, options = reference_start("pbmc_start_c1.npz"), {"c": 1.0, "likelihood": "chebyshev"}

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.reference_engine import ReferenceEngine
 
 from log1pnmf._common.checks import PATIENCE, shown_after
 from log1pnmf.counts.counts import Counts
@@ -42,8 +41,7 @@ def run(problem, loadings, factors, *, max_iter=30, extrapolated=True, **options
     return list(alternate(engine, loadings, factors, extrapolation=schedule, max_iter=max_iter, **options))
 
 
-@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
-@pytest.mark.parametrize("penalised", [False, True])
+@pytest.mark.parametrize(("row_solver", "penalised"), [("newton", True), ("coordinate", False)])
 @pytest.mark.parametrize(("c", "kind"), FORMS)
 def test_the_objective_never_rises_and_is_that_of_the_point(c, kind, row_solver, penalised):
     problem, loadings, factors = example(c, kind)
@@ -133,7 +131,7 @@ def test_a_continued_fit_is_one_fit(c, kind):
 def test_any_state_goes_on_with_the_same_bits(c, kind, row_solver):
     problem, loadings, factors = example(c, kind)
     whole = run(problem, loadings, factors, row_solver=row_solver)
-    for number, at in list(enumerate(whole))[::2]:
+    for number, at in list(enumerate(whole))[::5]:
         nothing = np.full_like(loadings, np.nan), np.full_like(factors, np.nan)
         rest = run(problem, *nothing, row_solver=row_solver, after=at)
         assert [it.index for it in rest] == [it.index for it in whole[number + 1 :]]
@@ -153,14 +151,6 @@ def test_the_identity_is_the_limit_of_large_c_exact_or_not():
     # all fits end where a gain is below the last bit of the objective: the means are known to its root
     for other in means[1:]:
         np.testing.assert_allclose(means[0], other, rtol=1e-5, atol=1e-5)
-
-
-def test_engines_agree():
-    problem, loadings, factors = example(1.0, n=6, m=8)
-    options = {"max_iter": 200}
-    native = list(alternate(NativeEngine(problem, 1), loadings, factors, **options))[-1]
-    reference = list(alternate(ReferenceEngine(problem), loadings, factors, **options))[-1]
-    assert native.loss == pytest.approx(reference.loss, rel=1e-4)
 
 
 @pytest.mark.parametrize(("c", "kind"), FORMS)

@@ -9,7 +9,7 @@ from scipy import sparse
 from log1pnmf._common.checks import as_random
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting.starts import STARTS, _impossible, adapt_start, check_start, initialize, rank_one
+from log1pnmf.fitting.starts import STARTS, adapt_start, check_start, initialize, rank_one
 from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
@@ -28,7 +28,7 @@ def engine_for(c, kind=None, *, n=60, m=50, seed=0):
 
 @pytest.mark.parametrize("c", SHIFTS)
 @pytest.mark.parametrize("init", STARTS)
-@pytest.mark.parametrize("n_components", [1, 5, 55])
+@pytest.mark.parametrize("n_components", [1, 55])
 def test_a_start_is_usable(c, init, n_components):
     engine = engine_for(c)
     counts = engine.problem.counts
@@ -93,17 +93,6 @@ def test_a_good_start_is_taken_as_it_is():
     adapted = adapt_start(engine.problem, *checked, as_random(1))
     for values, original in zip(adapted, start, strict=True):
         np.testing.assert_array_equal(values, original)
-
-
-def test_counts_with_mean_zero_are_found_with_and_without_a_visit_of_all():
-    rng = np.random.default_rng(0)
-    for _ in range(300):
-        y = rng.poisson(0.7, size=(5, 4)) * (rng.random((5, 1)) > 0.2) * (rng.random((1, 4)) > 0.2)
-        counts = Counts.from_any(y)
-        loadings, factors = (rng.random((n, 2)) * (rng.random((n, 2)) < rng.random() ** 0.3) for n in y.shape)
-        found = _impossible(Problem(counts, np.ones(5), ShiftedLog(1.0)), loadings, factors)
-        bad = (y > 0) & (loadings @ factors.T <= 0.0)
-        assert [one.tolist() for one in found] == [bad.any(axis=1).tolist(), bad.any(axis=0).tolist()]
 
 
 def test_impossible_counts_are_lifted():

@@ -1,6 +1,10 @@
 """Valid files of every format, and edits that damage them."""
 
+import copy
+import functools
 import io
+import itertools
+import operator
 import shutil
 import zipfile
 from dataclasses import dataclass
@@ -155,3 +159,63 @@ def write_tenx(path, counts, *, version=3, kinds=None, symbols=None):
                 group[f"features/{name}"] = values
         else:
             group["genes"], group["gene_names"] = ids, names
+
+
+# ---------- metadata and arrays of another hand
+
+VALUES = (None, -1, 0, 1, 2**62, 10**400, -0.5, 1e308, float("nan"), float("inf"), "x", "", True, [], [1], {})
+
+
+def places(tree, path=()):
+    """Every entry of nested metadata, groups included; of lists the first two."""
+    for key in tree if isinstance(tree, dict) else range(min(2, len(tree))):
+        yield (*path, key)
+        if isinstance(tree[key], dict | list):
+            yield from places(tree[key], (*path, key))
+
+
+def changed(metadata, place, value):
+    """Metadata with one entry changed; `...` removes it."""
+    metadata = copy.deepcopy(metadata)
+    tree = metadata
+    for key in place[:-1]:
+        tree = tree[key]
+    if value is ...:
+        del tree[place[-1]]
+    else:
+        tree[place[-1]] = value
+    return metadata
+
+
+def forged(array):
+    """Give arrays in the place of another one."""
+    yield array[..., None]
+    yield array.ravel()[:-1]
+    yield np.zeros((0, *array.shape[1:]), dtype=array.dtype)
+    yield np.concatenate([array, array])
+    yield np.asfortranarray(array)
+    yield np.array(array.tolist(), dtype=np.str_)
+    yield array.astype(">f8" if array.dtype.kind in "fi" else "S8")
+    if array.dtype.kind in "fi":
+        yield array.astype(np.complex128)
+        yield array.astype(np.float32)
+        yield -array - 1
+        yield array * 0
+        for value in (np.nan, np.inf, 1e308, 1e-320, -1.0):
+            one = array.astype(np.float64)
+            one.flat[-1] = value
+            yield one
+        yield np.full(array.shape, 2**62)
+
+
+def strange(tree, every=1, spared=()):
+    """Give every so many-th of the trees that differ in one entry, or lack it, with what was done to them."""
+    cases = (
+        (place, value)
+        for place in places(tree)
+        if place[0] not in spared
+        for own in [functools.reduce(operator.getitem, place, tree)]
+        for value in (..., *(forged(own) if isinstance(own, np.ndarray) else VALUES))
+    )
+    for place, value in itertools.islice(cases, every - 1, None, every):
+        yield f"{place} = {value!r:.30}", changed(tree, place, value)

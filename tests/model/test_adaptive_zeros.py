@@ -37,13 +37,6 @@ def test_the_quadratic_of_a_feature(etas, cap, seed):
         assert np.abs(t[below] @ off) <= 1e-6 * (1.0 + t[below] @ np.expm1(eta[below]))
 
 
-def test_nearly_equal_etas_lose_no_digits():
-    eta = 0.3 + 1e-9 * np.arange(20)
-    error, _, quadratic = survey_feature(eta, np.ones(20), 1.0, link=ShiftedLog(1.0))
-    assert error < 1e-12
-    assert polyval(quadratic, 0.3) == pytest.approx(np.expm1(0.3), abs=1e-13)
-
-
 def test_caps_follow_the_tolerance():
     assert caps_for(1e-4)[0] == pytest.approx(0.05)
     assert caps_for(1e-9)[0] < 0.01

@@ -9,7 +9,7 @@ import pytest
 from log1pnmf.counts import Counts
 from log1pnmf.model.batches import Batches, balanced_effects
 from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
-from log1pnmf.model.objective import entry_loss, exposure_of, gradients, negative_log_likelihood
+from log1pnmf.model.objective import entry_loss, exposure_of, negative_log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
@@ -50,19 +50,6 @@ def test_the_objective_is_that_of_counts_with_the_exposure_of_their_batch(c, noi
     offset = 0.0 if zeros is None else problem.zeros.a0m1 * t[y == 0].sum()
     expected = losses.sum() + noise.constant(problem.counts) + offset
     assert negative_log_likelihood(problem, loadings, factors) == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize(("c", "noise", "zeros"), CASES)
-def test_gradients_are_finite_differences(c, noise, zeros):
-    problem, (loadings, factors), h = problem_of(c, noise=noise, zeros=zeros), point(), 1e-6
-    for side, gradient in enumerate(gradients(problem, loadings, factors)):
-        for i, k in ((0, 0), (5, 1), (8, 0)):
-            ends = []
-            for sign in (-1.0, 1.0):
-                moved = [loadings.copy(), factors.copy()]
-                moved[side][i, k] += sign * h
-                ends.append(negative_log_likelihood(problem, *moved))
-            assert gradient[i, k] == pytest.approx((ends[1] - ends[0]) / (2 * h), rel=1e-5, abs=1e-5)
 
 
 def test_batches_in_another_order_are_the_same_batches():

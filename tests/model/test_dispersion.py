@@ -170,24 +170,6 @@ def test_features_with_few_counts_get_the_trend():
     assert np.abs(np.log(found.dispersion[~few]) - found.prior.centre[~few]).min() > 0.0
 
 
-@pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
-@pytest.mark.parametrize("kind", ["feature", "shared"])
-def test_the_joint_objective_never_rises(c, kind):
-    """Fits of loadings and factors, with the dispersions renewed between them, for one prior."""
-    problem, loadings, factors, _, _ = drawn(np.array([0.05, 0.3, 0.5, 1.0, 3.0, 0.2]), n=30, c=c)
-    rng = np.random.default_rng(5)
-    point = loadings * rng.uniform(0.5, 1.5, loadings.shape), factors * rng.uniform(0.5, 1.5, factors.shape)
-    found, objective = found_by(problem, *point, kind=kind), []
-    for _ in range(4):
-        now = Problem(problem.counts, problem.size_factors, problem.link, noise=found)
-        steps = list(alternate(ReferenceEngine(now), *point, max_iter=4))
-        objective += [one.objective for one in steps]
-        point = steps[-1].loadings, steps[-1].factors
-        found = found_by(problem, *point, kind=kind, before=found, keep_prior=True)
-    assert np.diff(objective).max() <= 1e-11 * abs(objective[0])
-    assert objective[0] - objective[-1] > 1.0
-
-
 def test_the_order_of_the_features_and_blocks_do_not_matter(monkeypatch):
     problem, loadings, factors, y, _ = drawn(np.linspace(0.1, 1.0, 20), n=60)
     order = np.random.default_rng(0).permutation(20)

@@ -13,16 +13,11 @@ from tests.reference_engine import ReferenceEngine
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.solver import alternate
 from log1pnmf.model.noise import NegativeBinomial, Prior, ShiftedLog, excess_constant
-from log1pnmf.model.objective import (
-    entry_curvature,
-    entry_gradient,
-    entry_loss,
-    negative_log_likelihood,
-)
+from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss, negative_log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
-SHIFTS = [1e-6, 1e-3, 1.0, 100.0, 1e8, math.inf]
+SHIFTS = [1e-6, 1.0, 1e8, math.inf]
 DISPERSIONS = [0.0, 1e-12, 1e-6, 0.03, 0.5, 4.0, 300.0]
 
 
@@ -89,7 +84,7 @@ def test_no_digit_is_lost_at_any_dispersion(y, mean, phi):
 
 
 @pytest.mark.parametrize("c", SHIFTS)
-@pytest.mark.parametrize("phi", DISPERSIONS)
+@pytest.mark.parametrize("phi", DISPERSIONS[::2])
 def test_the_gradient_is_a_finite_difference(c, phi):
     link, noise = ShiftedLog(c), NegativeBinomial(phi)
     t = 1.3 * link.exposure_scale

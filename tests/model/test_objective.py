@@ -24,7 +24,7 @@ from log1pnmf.model.objective import (
 from log1pnmf.model.problem import Bounds, Constraint, Problem
 from log1pnmf.model.zeros import Quadratic, quadratic
 
-SHIFTS = [1e-6, 1e-3, 1.0, 10.0, 1e4, 1e8, math.inf]
+SHIFTS = [1e-6, 1e-3, 1.0, 1e8, math.inf]
 
 
 def example(c, n=6, m=5, n_components=2, seed=0):
@@ -144,7 +144,7 @@ def test_impossible_counts_have_no_likelihood():
     assert log_likelihood(counts, loadings, factors, link, size_factors) == -np.inf
 
 
-@pytest.mark.parametrize("c", SHIFTS)
+@pytest.mark.parametrize("c", [1e-6, 1.0, math.inf])
 @pytest.mark.parametrize("kind", [None, "chebyshev", "taylor"])
 def test_gradients_are_finite_differences(c, kind):
     y, counts, loadings, factors, link, size_factors = example(c, n=4, m=5)
@@ -162,22 +162,6 @@ def test_gradients_are_finite_differences(c, kind):
                     moved.append(precise_total(y, *pair, link, size_factors, zeros=problem.zeros))
                 expected[where] = float((moved[0] - moved[1]) / (2 * h))
             np.testing.assert_allclose(found[side], expected, rtol=1e-6, atol=1e-10 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("c", [1e-3, 1.0, 1e8, math.inf])
-@pytest.mark.parametrize("kind", [None, "chebyshev"])
-def test_transposed_problem_is_the_same(c, kind):
-    y, counts, loadings, factors, link, _ = example(c)
-    zeros = None if kind is None else quadratic(link, kind)
-    problem = Problem(counts, np.ones(y.shape[0]), link, zeros)
-    turned = Problem(Counts.from_any(y.T), np.ones(y.shape[1]), link, zeros)
-    assert negative_log_likelihood(turned, factors, loadings) == pytest.approx(
-        negative_log_likelihood(problem, loadings, factors), rel=1e-12
-    )
-    for one, other in zip(
-        gradients(problem, loadings, factors), gradients(turned, factors, loadings)[::-1], strict=True
-    ):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9 * np.abs(one).max())
 
 
 def test_problem_describes_both_sides():

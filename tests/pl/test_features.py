@@ -5,13 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from log1pnmf import Log1pNMF, pl
 from log1pnmf.analysis.groups import factor_colors
 from log1pnmf.fitting.ranking import ranking_of
-from log1pnmf.pl.canvas import fit_of_arrays, label_columns, spread
+from log1pnmf.pl.canvas import fit_of_arrays, spread
 
 
 def overlaps(texts):
@@ -169,14 +168,3 @@ class TestVolcano:
         np.testing.assert_array_equal(
             np.sort(marked.get_offsets()[:, 0]), np.sort(found.log2_fold_change[:3, 1])
         )
-
-
-@pytest.mark.parametrize("above", [False, True])
-def test_names_of_columns_are_slanted_where_they_are_long(above):
-    for names, slant in ((["k0", "k1"], 0.0), (["unfolded proteins", "beta"], 45.0)):
-        ax = Figure().subplots()
-        label_columns(ax, names, above=above)
-        shown = [tick.label2 if above else tick.label1 for tick in ax.xaxis.get_major_ticks()]
-        assert [label.get_text() for label in shown] == names
-        assert {label.get_rotation() for label in shown} == {slant}
-        assert all(label.get_visible() for label in shown)

@@ -1,7 +1,5 @@
 """What scanpy users expect of plots: maps, show and save, gene symbols, the colours of their categories."""
 
-import inspect
-
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
@@ -105,14 +103,6 @@ class TestSpatial:
         del tissue.obsm["spatial"]
         with pytest.raises(KeyError, match=r"obsm\['spatial'\]"):
             pl.spatial(tissue)
-
-
-def test_every_plot_can_be_shown_and_saved():
-    for name in pl.__all__:
-        function = getattr(pl, name)
-        assert {"show", "save"} <= set(inspect.signature(function).parameters), name
-        assert "save : str or PathLike" in function.__doc__, name
-        assert function.__doc__.count("Returns\n") == 1, name
 
 
 def test_show_and_save(adata, tmp_path, monkeypatch):

@@ -82,14 +82,6 @@ class TestPixels:
         red = (pixels[:, :, 0] * pixels[:, :, 3])[pixels[:, :, 3] > 0].sum() / 400
         assert red == pytest.approx(0.003, abs=2e-4)
 
-    def test_chosen_factors_only(self, shown, labels, ax):
-        pl.structure(shown, labels, factors=["k2", 1], ax=ax)
-        assert [text.get_text() for text in ax.get_legend().get_texts()] == ["k1", "k2"]
-        order = arrange(shown.loadings, labels)
-        heights = column_heights(ax)
-        expected = shown.loadings[order.order][:, [2, 1]].sum(axis=1)
-        np.testing.assert_allclose(heights[columns_of(order, len(heights))], expected, atol=0.01)
-
     def test_groups_have_widths_in_proportion_and_rare_ones_are_seen(self):
         places = group_places([10_000, 5_000, 2])
         widths = np.diff(places, axis=1).ravel()
@@ -138,16 +130,6 @@ class TestAround:
             assert extent.x0 >= box.x0 - 1
             assert extent.y0 >= box.y0 - 1
 
-    def test_number_of_artists_does_not_grow_with_samples(self, figure):
-        counts = []
-        for n in (100, 1000):
-            shown = fit_of_arrays(np.random.default_rng(0).random((n, 15)), np.ones((5, 15)), 1.0)
-            axes = figure.subplots()
-            pl.structure(shown, np.arange(n) % 5, ax=axes)
-            counts.append(len(axes.get_children()))
-            figure.clear()
-        assert counts[0] == counts[1] < 40
-
     def test_refusals(self, shown, labels, ax):
         with pytest.raises(ValueError, match="heights must be one of 'loadings', 'shares', got 'sum'"):
             pl.structure(shown, heights="sum", ax=ax)
@@ -186,21 +168,14 @@ class TestNumbers:
         np.testing.assert_allclose(ticks, np.quantile(values, np.linspace(0, 1, 5)), rtol=0.01)
 
     def test_400_numbers_are_not_400_groups(self, figure):
-        anndata = pytest.importorskip("anndata")
         rng = np.random.default_rng(0)
         many = fit_of_arrays(rng.random((400, 3)), rng.random((5, 3)), c=1.0)
         ax, below = figure.subplots(2, 1)
         pl.structure(many, rng.random(400), ax=ax)
         assert len(ax.get_xticklabels()) == 5
         assert ax.get_xlabel() == "groupby (samples in its order)"
-        figure = pl.compare(many, many, rng.random(400), figure=figure)
         with pytest.raises(ValueError, match=r"different values, too many for groups; cut .* pandas.qcut"):
             pl.loadings_by_group(many, rng.random(400), ax=below)
-        adata = anndata.AnnData(np.ones((400, 5), dtype=np.float32))
-        adata.obs["age"] = rng.random(400)
-        adata.obsm["X_log1p_nmf"] = many.loadings
-        with pytest.raises(ValueError, match="groupby='age' holds numbers"):
-            pl.loadings_by_group(adata, "age", ax=below)
 
     @pytest.mark.parametrize("plot", [pl.structure, pl.loadings_by_group])
     def test_too_many_names_are_refused(self, plot, ax):

@@ -1,10 +1,14 @@
 """Reports of fits that ended in other ways, or come in other things."""
 
+import anndata
 import numpy as np
+import pandas as pd
 import pytest
 
+import log1pnmf as lp
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.analysis import evidence, markers
+from log1pnmf.analysis.groups import quarters
 from log1pnmf.report import document, write_report
 
 COUNTS = np.random.default_rng(0).poisson(2.0, (30, 8))
@@ -27,7 +31,7 @@ def test_a_fit_with_dispersions_is_judged_by_its_noise(tmp_path):
         return write_report(tmp_path / "r.html", fit, counts=counts, evidence=[None]).read_text()
 
     texts = {noise: text(counts, 2, noise) for noise in ("nb", "poisson")}
-    assert "hide structure: the residuals of these features (" in text(hidden, 1, "nb")
+    assert "hide structure: residuals of these features (" in text(hidden, 1, "nb")
     assert "hide structure" not in "".join(texts.values())
     assert 'aria-label="Dispersions of features against their mean counts' in texts["nb"]
     assert texts["nb"].count('class="dots"') == texts["nb"].count('class="band"') == 1
@@ -82,7 +86,6 @@ def test_markers_that_were_computed_are_taken(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("n_top", [30, 3])
 def test_markers_kept_in_anndata_are_taken_if_they_are_enough(tmp_path, n_top):
-    anndata = pytest.importorskip("anndata")
     from log1pnmf import tl
 
     adata = anndata.AnnData(marked(np.random.default_rng(0)).astype(np.float32))
@@ -125,3 +128,51 @@ def test_the_head_names_noise_and_batches(tmp_path):
     several = write_report(tmp_path / "s.html", [fit, fit]).read_text().replace("\xa0", " ")
     assert "30 samples in 3 batches and 8 features, 2 factors" in several
     assert "negative binomial noise" in several.split("</header>")[0]
+
+
+# ---------- many groups, a scale, and features that have identifiers
+
+
+@pytest.fixture(scope="module")
+def adata():
+    rng = np.random.default_rng(0)
+    adata = anndata.AnnData(rng.poisson(2.0, (144, 12)))
+    adata.var_names = [f"ENSG{j:011d}" for j in range(12)]
+    adata.var["symbol"] = [f"GENE{j}" for j in range(12)]
+    adata.var["used"] = np.arange(12) != 3
+    adata.obs["cluster"] = pd.Categorical([f"cluster {i % 48:02d}" for i in range(144)])
+    adata.obs["score"] = rng.normal(size=144)
+    lp.tl.log1p_nmf(adata, 3, mask_var="used", tol=1e-3)
+    return adata
+
+
+def page(adata, tmp_path, **options):
+    return write_report(tmp_path / "report.html", adata, **options).read_text(encoding="utf-8")
+
+
+def test_a_table_of_many_groups_is_folded_and_few_are_named(adata, tmp_path):
+    text = page(adata, tmp_path, groupby="cluster")
+    assert "<summary>Mean loading by cluster (40 groups)</summary>" in text
+    sentence = text.split("Used by ")[1].split(".")[0]
+    assert sentence.count("cluster") <= 3
+    assert "Mean loading by" not in page(adata, tmp_path)
+
+
+def test_a_scale_is_four_ranges_with_the_same_digits(adata, tmp_path):
+    text = page(adata, tmp_path, groupby="score")
+    assert "<h3>Mean loading by score</h3>" in text
+    names = quarters(adata.obs["score"].to_numpy()).names
+    assert all(name in text for name in names)
+    assert len({len(part.split(".")[1]) for name in names for part in name.split(" to ")}) == 1
+    assert quarters(np.arange(0.0, 4e7, 1e4)).names[0] == "0 to 1e+07"
+
+
+def test_symbols_are_shown_for_identifiers(adata, tmp_path):
+    text = page(adata, tmp_path, gene_symbols="symbol")
+    assert "GENE4" in text
+    assert "ENSG" not in text
+    assert "GENE3<" not in text  # not among the features of the fit
+    with pytest.raises(KeyError, match=r"adata\.var has no column 'symbols'"):
+        page(adata, tmp_path, gene_symbols="symbols")
+    with pytest.raises(ValueError, match=r"gene_symbols='symbol' names a column of adata\.var"):
+        page(lp.as_fit(adata), tmp_path, gene_symbols="symbol")

@@ -5,10 +5,10 @@ import logging
 import anndata
 import numpy as np
 import pytest
-from scipy import sparse
 
 import log1pnmf as lp
-from log1pnmf import Log1pNMF
+from log1pnmf import Log1pNMF, tl
+from log1pnmf.counts import read_table
 
 FAST = {"tol": 1e-4, "n_jobs": 1, "init": "nndsvd"}
 
@@ -33,13 +33,6 @@ def test_result_is_that_of_the_estimator(adata, expected):
     np.testing.assert_array_equal(about["size_factors"], expected.fit_.size_factors)
     np.testing.assert_array_equal(about["history"]["loss"], expected.history_["loss"])
     assert about["versions"]["log1pnmf"] == lp.__version__
-
-
-@pytest.mark.parametrize("convert", [sparse.csc_matrix, lambda X: X.toarray()])
-def test_any_storage_gives_the_same(adata, expected, convert):
-    adata.X = convert(adata.X)
-    lp.tl.log1p_nmf(adata, 3, **FAST)
-    np.testing.assert_array_equal(loadings(adata), expected.loadings_)
 
 
 def test_copy_leaves_the_original_alone(adata):
@@ -122,16 +115,6 @@ def test_bad_masks_are_refused_and_nothing_is_written(adata, mask, error, words)
     assert not adata.obsm
 
 
-def test_view_becomes_an_object_of_its_own(adata, caplog):
-    view = adata[10:60]
-    lp.tl.log1p_nmf(view, 2, **FAST)
-    assert not view.is_view
-    assert "adata is a view" in caplog.text
-    assert not adata.obsm
-    alone = Log1pNMF(2, random_state=0, **FAST).fit(adata.X[10:60])
-    np.testing.assert_array_equal(loadings(view), alone.loadings_)
-
-
 @pytest.mark.parametrize(("storage", "mask"), [("csr", "even"), ("csc", None), ("dense", "even")])
 def test_data_in_a_file_are_read_in_blocks(adata, tmp_path, monkeypatch, storage, mask):
     adata.X = {"csr": adata.X.tocsr, "csc": adata.X.tocsc, "dense": adata.X.toarray}[storage]()
@@ -180,3 +163,77 @@ def test_all_features_are_added_to_a_fit_of_some(cells):
     new = cells[:30].copy()
     lp.tl.transform(new, adata)  # uses the fitted ones
     assert lp.as_fit(new).feature_names.tolist() == some.feature_names.tolist()
+
+
+# ---------- batches
+
+
+def data():
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(4.0, (60, 12)).astype(np.float32)
+    counts[:30, :3] *= 3
+    adata = anndata.AnnData(counts)
+    adata.obs["donor"] = np.repeat(["d1", "d2"], 30)
+    return adata
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_batches_come_from_a_column_and_come_back_and_other_samples_name_theirs(tmp_path):
+    adata = data()
+    lp.tl.log1p_nmf(adata, 1, batch_key="donor", max_iter=10)
+    fit = lp.as_fit(adata)
+    assert fit.batches.names == ("d1", "d2")
+    assert fit.batches.effects[0, :3].min() > fit.batches.effects[1, :3].max()
+    adata.write_h5ad(tmp_path / "adata.h5ad")
+    again = lp.as_fit(anndata.read_h5ad(tmp_path / "adata.h5ad"))
+    assert (again.batches.effects == fit.batches.effects).all()
+    assert (again.batches.labels == fit.batches.labels).all()
+    new = data()[:5].copy()
+    lp.tl.transform(new, adata, batch_key="donor")
+    plain = lp.tl.transform(new, adata, copy=True)
+    assert np.abs(new.obsm["X_log1p_nmf"] - plain.obsm["X_log1p_nmf"]).max() > 1e-3
+
+
+# ---------- counts in adata.raw
+
+
+@pytest.fixture
+def with_raw():
+    """X is normalised and has fewer features, in another order, than raw."""
+    counts = np.random.default_rng(0).poisson(2.0, (40, 12)).astype(np.float32)
+    whole = anndata.AnnData(counts)
+    whole.var_names = [f"g{j}" for j in range(12)]
+    part = whole[:, ["g7", "g2", "g5", "g0", "g9"]].copy()
+    part.raw = whole
+    part.X = np.log1p(part.X)
+    return part
+
+
+@pytest.mark.filterwarnings("ignore:no markers are named:UserWarning")  # few samples
+def test_the_features_of_the_object_are_found_in_raw(with_raw):
+    expected = anndata.AnnData(with_raw.raw[:, with_raw.var_names].X.copy())
+    expected.var_names = with_raw.var_names
+    for one, where in ((with_raw, {"layer": "raw"}), (expected, {})):
+        tl.log1p_nmf(one, 2, tol=1e-3, n_jobs=1, **where)
+    np.testing.assert_array_equal(with_raw.varm["log1p_nmf"], expected.varm["log1p_nmf"])
+    assert with_raw.uns["log1p_nmf"]["layer"] == "raw"
+    tl.markers(with_raw)  # finds the same counts again
+    assert "log1p_nmf_markers" in with_raw.uns
+    del with_raw.raw
+    with pytest.raises(KeyError, match=r"adata.raw is empty"):
+        tl.log1p_nmf(with_raw, 2, layer="raw")
+
+
+def test_log_normalised_values_are_refused_with_the_places_of_counts(with_raw, tmp_path):
+    """The same in Python and in the shell; a place that is named is taken as it is, with a warning."""
+    with_raw.layers["spliced"] = np.rint(with_raw.X)
+    with pytest.raises(ValueError, match=r"not whole numbers: .*\(adata has: 'spliced', 'raw' .*layer='X'"):
+        tl.log1p_nmf(with_raw, 2)
+    with_raw.write_h5ad(tmp_path / "x.h5ad")
+    with pytest.raises(ValueError, match=r"not counted; choose another layer with --layer \(raw, spliced\)"):
+        read_table(tmp_path / "x.h5ad")
+    with pytest.warns(UserWarning, match="non-integer"):
+        tl.log1p_nmf(with_raw, 2, tol=1e-3, layer="X")
+    assert with_raw.uns["log1p_nmf"]["layer"] == "X"
+    with pytest.warns(UserWarning, match="non-integer"):
+        tl.markers(with_raw)

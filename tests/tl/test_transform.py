@@ -138,17 +138,3 @@ def test_names_that_occur_twice_in_the_fit_are_fine_in_the_same_order_only(cells
     new = adata[:20].copy()
     lp.tl.transform(new, adata)
     np.testing.assert_allclose(new.obsm["X_log1p_nmf"], adata.obsm["X_log1p_nmf"][:20], atol=0.05)
-
-
-def test_objects_move(reference, expected, cells):
-    both = anndata.concat([reference, cells[80:].copy()])
-    with pytest.raises(KeyError, match=r"concat drops uns and varm: log1pnmf.tl.transform"):
-        lp.as_fit(both)
-    lp.tl.transform(both, reference)
-    np.testing.assert_allclose(both.obsm["X_log1p_nmf"][80:], expected, atol=1e-6)
-
-    class MuData:
-        mod = {"rna": reference}  # noqa: RUF012
-
-    with pytest.raises(TypeError, match=r"got MuData; pass one of its modalities, such as mdata\['rna'\]"):
-        lp.tl.transform(MuData(), reference)

@@ -320,9 +320,10 @@ class Diagnostics:
         """Summarise the diagnostics in sentences, naming at most `n_top` features and samples."""
         known, outliers = np.nan_to_num(self.feature_dispersion, nan=1.0), self.outliers()
         typical, worst = float(np.median(known)), np.argsort(-known, kind="stable")[:n_top]
-        text = f"The variance of a typical feature is {typical:.2f} times that of {NOISES[self.noise]} counts"
+        times = f"{typical:.2f} times that of {NOISES[self.noise]} counts"
+        text = f"Around the fitted means, the variance of a typical feature is {times}"
         if self.fitted_dispersion is None:
-            mild = "Standard errors of Poisson counts are about right."
+            mild = "Given the factors, standard errors of Poisson counts are about right."
             wide = "The standard errors of effects allow for this; noise='nb' would model it."
             text += f"; over all entries it is mean + {self.overdispersion:.3g} mean². "
             text += mild if typical < OVERDISPERSED else wide
@@ -340,9 +341,10 @@ class Diagnostics:
         hidden = self.hidden()
         if len(hidden):
             which = ", ".join(map(str, self.feature_names[hidden[:n_top]]))
+            affected = plural(len(hidden), "feature", "features")
             lines.append(
-                f"The dispersions of {plural(len(hidden), 'feature', 'features')} hide structure: the "
-                f"residuals of these features ({which}) rise and fall together; more factors can explain that."
+                f"The dispersions of {affected} hide structure: residuals of these features ({which}) rise "
+                "and fall together, which more factors explain."
             )
         if self.n_unexpected:
             lines.append(f"Counts where the model expects none: {self.n_unexpected:,}, not in the variances.")

@@ -33,7 +33,8 @@ of them has a count by chance, errors at the estimate are tiny, but this one is 
 sandwich that the noise explains grows as the variance of the noise does. The rest does not grow: it comes
 from samples whose counts vary more than the noise says.
 
-p-values are from Student's distribution with as many degrees of freedom as there are samples beyond factors.
+p-values are from Student's distribution with as many degrees of freedom as there are samples beyond factors,
+or fewer for the sandwich, where few samples decide (of a rare factor).
 
 **Loadings** are estimates with errors, to which the tested feature has contributed.
 
@@ -277,13 +278,14 @@ def regress(problem: Problem, loadings: Array, start: Array, n_jobs: int | None 
 
 ALL = slice(None)  # features of a block
 LEAST_WEIGHED, LEAST_VARIANCE = 0.1, 1e-6  # of a feature's mean eta: the least for weights and variances
+NORMAL_FOURTH = 3.0  # fourth moment of the standard normal distribution
 TO_ESTIMATE = 1.0 / 3.0  # how far from "no effect" to the estimate variances of the model are taken
 MOST_STEPS, LEAST_MOVE = 12, 1e-5  # Newton steps at most, and the relative move that ends them
 LONGEST_STEP = 1.0  # in eta, for all links but the identity
 ARRAYS_PER_BLOCK = 60  # so that those in use stay in the cache
 ENOUGH_FEATURES = 2000  # to find the change of features that do not move
 WITHIN = 2.0  # standard errors, half of the intervals that are to agree on it
-MOST_UNMOVED, LEAST_UNMOVED = float(np.log(3.0)), 0.67  # its largest logarithm; least part that agrees
+MOST_UNMOVED, LEAST_UNMOVED = float(np.log(10.0)), 0.67  # its largest logarithm; least part that agrees
 LEAST_WITH_ALL = 0.6  # part of the features that agree for a factor that must agree for all
 
 
@@ -293,7 +295,8 @@ class Inference:
 
     effect: Array
     error: Array
-    z: Array  # standard normal without an effect
+    z: Array  # Student's t without an effect
+    freedom: Array  # degrees of freedom of z
     comparable: NDArray[np.bool_]  # (K,): which factors are tested
     coefficients: Array  # without bounds
     unmoved: Array  # (K,): change of the rate of features that do not move; 1 with the right size factors
@@ -351,7 +354,7 @@ def infer(
     rows, batches, link = problem.counts.by_column, problem.batches, problem.link
     weights = loadings.weights(problem.size_factors)
     still = np.ones(coefficients.shape[1]) if still is None else still
-    effect, error, divisor, free = np.full((4, *coefficients.shape), np.nan)
+    effect, error, divisor, freedom, free = np.full((5, *coefficients.shape), np.nan)
     for block in list(dense_blocks(rows.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)))[:: every or 1]:
         t = problem.factors_side.column_exposure[None]
         if batches is not None:
@@ -365,11 +368,11 @@ def infer(
         for k in np.flatnonzero(around.comparable).tolist():
             ends = around.own[k], around.rest[k], still[k]
             found = some.test(solution, *ends, errors=errors, whole=not every)
-            effect[block, k], error[block, k], divisor[block, k] = found
+            effect[block, k], error[block, k], divisor[block, k], freedom[block, k] = found
         shown(block.stop, len(coefficients))
     z = np.divide(effect, divisor, out=np.zeros_like(effect), where=divisor > 0.0)
     z[:, ~around.comparable] = np.nan
-    return Inference(effect, error, z, around.comparable, free, still)
+    return Inference(effect, error, z, freedom, around.comparable, free, still)
 
 
 def resizing(fit: Fit, problem: Problem, *, errors: str, n_jobs: int | None = None) -> tuple[Array, Array]:
@@ -538,8 +541,8 @@ class _Equations:
 
     def test(
         self, found: _Solution, own: Array, rest: Array, still: float, *, errors: str, whole: bool
-    ) -> tuple[Array, Array, Array]:
-        """Return effects, errors (inf where nothing is known), and, if `whole`, those of the tests."""
+    ) -> tuple[Array, Array, Array, Array]:
+        """Return effects, errors (inf where nothing is known), those of tests if `whole`, their freedom."""
         with_it, without = found.coefficients @ own, np.minimum(found.coefficients @ rest, LARGEST_ETA)
         if self.link.is_identity:
             effect, share = with_it - still * without, np.array([still])
@@ -552,11 +555,15 @@ class _Equations:
         unknown = length <= 0.0
         way = (1.0 - TO_ESTIMATE) * effect / np.where(unknown, np.inf, length)  # back, in units of u
         along, cross = self.eta(u), self.spread(found.coefficients, u)
+        freedom = np.full(len(way), max(along.shape[1] - len(own), 1.0))
         if errors == "model":
             error, tested = _noise_error(found.scatter, along, cross), np.arange(len(way))
         else:
-            own_terms = found.residual * along - found.information * cross
-            error = np.sqrt(np.einsum("ji,ji->j", own_terms, own_terms))
+            own_terms = (found.residual * along - found.information * cross) ** 2
+            error = np.sqrt(own_terms.sum(axis=1))
+            # few samples decide: after Satterthwaite, with the fourth moment of normal terms
+            fourth = np.maximum(np.einsum("ji,ji->j", own_terms, own_terms), TINY)
+            freedom = np.clip(NORMAL_FOURTH * error**4 / fourth, 1.0, freedom)
             tested = np.flatnonzero((effect > error) & whole)
         u, along, cross, back = u[tested], along[tested], cross[tested], way[tested, None]
         here = _noise_error([part[tested] for part in found.scatter], along, cross)
@@ -570,7 +577,7 @@ class _Equations:
         else:  # the part of the sandwich that the noise explains is larger in the test
             explained = np.minimum(error[tested] / np.maximum(here, TINY), 1.0) ** 2
             divisor[tested] = np.sqrt(error[tested] ** 2 + explained * np.maximum(there**2 - here**2, 0.0))
-        return effect, np.where(unknown, np.inf, error), np.where(unknown, np.inf, divisor)
+        return effect, *np.where(unknown, np.inf, (error, divisor)), freedom
 
     def scatter(self, eta: Array, spread: Array, which: Any = ALL) -> tuple[Array, Array]:
         """Return the noise's part in the variance of ``u' f``, per ``(L_i' u)**2`` and ``(f' V_i u)**2``."""

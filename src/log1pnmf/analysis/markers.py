@@ -137,8 +137,9 @@ class Markers:
 
     def __repr__(self) -> str:
         m, n_components = self.effect.shape
-        known = "" if self.split else "; loadings and tests from the same counts"
-        known += "; factors taken as known" if np.isnan(self.determined).all() else ""
+        known = "; factors taken as known"
+        known += ", not checked on halves of the samples" if np.isnan(self.determined).all() else ""
+        known += "" if self.split else "; loadings and tests from the same counts"
         return (
             f"<Markers of {plural(n_components, 'factor')} among {plural(m, 'feature')}, {c_label(self.c)}, "
             f"{self.errors} errors{known}; table() lists them>"
@@ -419,8 +420,8 @@ def markers(
     not come back in the other half, or are mostly error (see `Markers.reliability`).
 
     With totals or fitted size factors, a factor that raises many features makes all others seem to fall. So
-    tests are relative to features that do not move (see `Markers.unmoved`); size factors of the user's are
-    taken as right.
+    size factors are found again from features that do not move (see `Markers.unmoved`), and tests are of the
+    fit that a few iterations lead to with these; size factors of the user's are taken as right.
 
     Examples
     --------
@@ -461,15 +462,14 @@ def markers(
             seen = fit.problem(source)
         problem = fit.problem(counts)
         loadings, alpha = np.ascontiguousarray(fit.loadings), fit.link.alpha
-        found, reliability = infer_from_fit(
-            fit, problem, loadings, source=seen, centred=centred, shown=show, **how
-        )
+        how |= {"source": seen, "centred": centred, "shown": show}
+        found, reliability = infer_from_fit(fit, problem, loadings, **how)
         with np.errstate(divide="ignore", invalid="ignore"):  # as far from zero as the test says
             spread = np.where(found.z > 0.0, found.effect / found.z, found.error)
         shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(fit.n_components)]
     reliability = reliability * np.where(np.isnan(determined), 1.0, determined)
     _warn_of_errors(reliability, found.comparable, names)
-    p = scipy.stats.t.sf(found.z, max(len(loadings) - fit.n_components, 1))
+    p = scipy.stats.t.sf(found.z, found.freedom)
     adjusted = np.where(np.isnan(p), np.nan, 1.0)  # features without any count have 1 and do not count
     tested = np.diff(problem.counts.by_column.indptr) > 0
     for k in np.flatnonzero(~np.isnan(p).all(axis=0) & tested.any()):

@@ -412,7 +412,7 @@ class Usage:
         parts = "" if self.within is None else f" within {plural(len(set(self.within)), 'part')}"
         return (
             f"<Usage of {plural(len(self.factor_names), 'factor')} by {by}{against}{parts}, {units}; "
-            "table() lists it>"
+            "factors taken as known; table() lists it>"
         )
 
     def table(self) -> dict[str, Any]:

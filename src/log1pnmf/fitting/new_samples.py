@@ -337,7 +337,8 @@ class NewSamples:
         how = "about as well as" if abs(gain) < 2.0 * error else "better than" if gain > 0.0 else "worse than"
         text = (
             f"with a prior worth {prior:.3g} counts, a held-out tenth of the counts is predicted {how} by "
-            f"one factor: {gain:+,.0f} log-likelihood (standard error {error:,.0f})"
+            f"one factor: {gain:+,.0f} log-likelihood (standard error {error:,.0f}"
+            f"{'; these counts also chose the prior' if len(tried) > 1 else ''})"
         )
         if gain < -2.0 * error:
             warn(f"{text}; these samples are unlike those of the fit", UserWarning)

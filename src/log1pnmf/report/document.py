@@ -303,7 +303,7 @@ def _quality(inputs: ReportInput, explained: Sequence[float]) -> str:
     who = "It explains" if n == 1 else "They explain"
     shown = explained if n <= MOST_LISTED else (min(explained), max(explained))
     listed = (enumerate_words if n <= MOST_LISTED else " to ".join)([percent(share) for share in shown])
-    return f"{state} {who} {listed} of the deviance."
+    return f"{state} {who} {listed} of the deviance of the counts that were fitted."
 
 
 def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:

@@ -125,6 +125,7 @@ def describe_factors(
                 "table": table,
                 "n_markers": None if tested is None else int(tested.n_rising[k]),
                 "reliability": 1.0 if tested is None else float(tested.reliability[k]),
+                "relative": tested is not None and bool(tested.unmoved[k]),
                 "evidence": [] if found is None else _evidence_cells(found, k),
             }
         )
@@ -136,6 +137,7 @@ def describe_factors(
         "means": [] if means is None else means.tolist(),
         "correlations": correlation_matrix(fit.factors).tolist(),
         "n_tested": None if tests is None else tests.n_samples,
+        "split": tests is not None and tests.split,
         "judgement": "" if found is None else found.judgement(),
     }
 
@@ -348,7 +350,10 @@ def _batches(inputs: ReportInput, label: str, fit: Fit, counts: Counts | None) -
         f"what the {len(found.names)} batches have in common."
     ]
     if counts is not None:
-        sentences.append(f"Without the effects the deviance of this fit would be {found.total:.1%} larger.")
+        sentences.append(
+            "With the same loadings and factors, but without the effects, the deviance of this fit would be "
+            f"{found.total:.1%} larger."
+        )
     coinciding = [] if inputs.groups is None else confounded_groups(fit, inputs.groups.labels)
     return {
         "label": label,
