@@ -11,7 +11,6 @@ from log1pnmf._common.checks import as_random
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting import starts as race_module
-from log1pnmf.fitting.regroup import ranked_moves, regrouped
 from log1pnmf.fitting.solver import Extrapolation, alternate
 from log1pnmf.fitting.starts import _Racer, initialize, race
 from log1pnmf.model.noise import ShiftedLog
