@@ -12,7 +12,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting import starts as race_module
 from log1pnmf.fitting.solver import Extrapolation, alternate
-from log1pnmf.fitting.starts import _Racer, initialize, race
+from log1pnmf.fitting.starts import _Racer, initialize, race, ranked_moves, regrouped
 from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 

@@ -566,6 +566,10 @@ class _Equations:
             freedom = np.clip(NORMAL_FOURTH * error**4 / fourth, 1.0, freedom)
             tested = np.flatnonzero((effect > error) & whole)
         u, along, cross, back = u[tested], along[tested], cross[tested], way[tested, None]
+        if not self.link.is_identity:  # far from the estimate its direction leads to means that are too large
+            room = np.maximum(self.level[tested] - found.eta[tested], 0.0) + LONGEST_STEP
+            most = np.divide(room, -along, out=np.full(along.shape, np.inf), where=along < 0.0)
+            back = np.minimum(back, most.min(axis=1, keepdims=True, initial=np.inf))
         here = _noise_error([part[tested] for part in found.scatter], along, cross)
         square = self.spread(u, u)
         spread = np.maximum(found.spread[tested] - 2.0 * back * cross + back**2 * square, 0.0)

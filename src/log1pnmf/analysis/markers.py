@@ -137,12 +137,11 @@ class Markers:
 
     def __repr__(self) -> str:
         m, n_components = self.effect.shape
-        known = "; factors taken as known"
-        known += ", not checked on halves of the samples" if np.isnan(self.determined).all() else ""
-        known += "" if self.split else "; loadings and tests from the same counts"
+        known = "given the factors" + (" (not checked)" if np.isnan(self.determined).all() else "")
+        known += "" if self.split else "; same counts for loadings and tests"
         return (
             f"<Markers of {plural(n_components, 'factor')} among {plural(m, 'feature')}, {c_label(self.c)}, "
-            f"{self.errors} errors{known}; table() lists them>"
+            f"{self.errors} errors, {known}; see table()>"
         )
 
     @property
@@ -495,7 +494,7 @@ def markers(
         split=split,
         n_samples=len(rows),
         n_rising=((adjusted <= LEVEL) & (whole.factors > 0.0)).sum(axis=0),
-        feature_names=fit.feature_labels,
+        feature_names=whole.feature_labels,
         factor_names=names,
     )
 

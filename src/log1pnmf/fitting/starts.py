@@ -5,8 +5,8 @@ and columns without counts are zero, and no two columns are alike.
 
 "auto" makes a few iterations from several starts at sparse cost, the non-negative SVD and random ones. Where
 two reach the same objective, there is no more to find. Otherwise moves follow from the best one, each with a
-few iterations, and the better of both is kept: two factors become one and a third one two (`ranked_moves`), and
-where iterations are cheap, random factors take the place of some (`studies.starts`). Below c = 1 starts
+few iterations, and the better of both is kept: two factors become one and a third one two (`ranked_moves`),
+and where iterations are cheap, random factors take the place of some (`studies.starts`). Below c = 1 starts
 differ little and iterations are dear: it is the SVD.
 """
 
@@ -613,8 +613,8 @@ def exchanged(loadings: Array, factors: Array, n_new: int, rng: Random) -> tuple
 
 # ---------- moves that merge two factors and split a third one, the most promising first
 
-# A factor's own part of a count is the count times its share of eta; with the identity link, its expected part.
-# A single factor says that its own counts are a table of rank one, row sums times column sums over the total.
+# A factor's own part of a count is the count times its share of eta, its expected part if the link is the
+# identity. A factor fits its own counts by a table of rank one, row sums times column sums over the total.
 #
 # Split: the first axis of a correspondence analysis of a factor's own counts, scores u of samples and v of
 # features, makes two factors of it, ``l (1 + u), f (1 + v)`` and ``l (1 - u), f (1 - v)``, halved. Merge: two
