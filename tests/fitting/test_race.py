@@ -45,7 +45,7 @@ def raced(engine, k=4, seed=0, **options):
 def moved(racer, start, seed):
     pair, objective = start
     rng = as_random(seed)
-    return racer.moved(*racer.regrouped(pair, objective, rng, race_module.MOST_REGROUPED[1]), rng)
+    return racer.regrouped(*racer.moved(pair, objective, rng), rng, race_module.MOST_REGROUPED[1])
 
 
 def test_moves_leave_a_poor_optimum_in_which_iterations_stay():

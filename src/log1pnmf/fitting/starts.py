@@ -5,8 +5,8 @@ and columns without counts are zero, and no two columns are alike.
 
 "auto" makes a few iterations from several starts at sparse cost, the non-negative SVD and random ones. Where
 two reach the same objective, there is no more to find. Otherwise moves follow from the best one, each with a
-few iterations, and the better of both is kept: two factors become one and a third one two (`ranked_moves`),
-and where iterations are cheap, random factors take the place of some (`studies.starts`). Below c = 1 starts
+few iterations, and the better of both is kept: where iterations are cheap, random factors take the place of
+some (`studies.starts`), and two factors become one and a third one two (`ranked_moves`). Below c = 1 starts
 differ little and iterations are dear: it is the SVD.
 """
 
@@ -487,10 +487,10 @@ def race(
             least = ends[best][1]
             agree = bool(others) and ends[others[0]][1] - least <= AGREED * abs(least)
         pair = ends[best][0]
-        if not agree:
-            pair, least = racer.regrouped(pair, least, rng, MOST_REGROUPED[small])
-            if small or K == 2:  # two factors cannot be regrouped
-                pair = racer.moved(pair, least, rng)
+        if not agree and (small or K == 2):  # two factors cannot be regrouped
+            pair, least = racer.moved(pair, least, rng)
+        if small or not agree:
+            pair = racer.regrouped(pair, least, rng, MOST_REGROUPED[small])
     if not whole:
         everyone = make(replace(exact, zeros=quadratic(problem.link)))
         factors = np.zeros((problem.counts.n_features, K))
@@ -510,7 +510,7 @@ class _Racer:
         self.engine = exact if self.update is None else make(self.update.begin(exact))
         self.effects = finds_effects(exact)
 
-    def moved(self, pair: Point, least: float, rng: Random) -> Point:
+    def moved(self, pair: Point, least: float, rng: Random) -> tuple[Point, float]:
         """Exchange some factors, again and again, and return the best point that was reached."""
         best, n_failed = pair, 0
         for number, n_new in enumerate(islice(cycle(EXCHANGED), MOST_EXCHANGED), 1):
@@ -524,9 +524,9 @@ class _Racer:
                 best, least = other, reached
             if n_failed == MOST_FAILED:
                 break
-        return best
+        return best, least
 
-    def regrouped(self, best: Point, least: float, rng: Random, most: int) -> tuple[Point, float]:
+    def regrouped(self, best: Point, least: float, rng: Random, most: int) -> Point:
         """Merge two factors and split a third one, again and again, as long as that gains."""
         problem = self.exact.problem
         exposure = problem.exposure[:, None]
@@ -552,7 +552,7 @@ class _Racer:
                 tried.clear()
             if n_failed == MOST_VAIN:
                 break
-        return best, least
+        return best
 
     def _describe(self, number: int, most: int) -> None:
         if self.bar is not None:
