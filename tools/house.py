@@ -81,15 +81,18 @@ def walk(call: Callable[[], Any]) -> tuple[int, int, int]:
     """Functions and files of the package that a call passes through, and how deep.
 
     Comprehensions, generator expressions and lambdas are no functions: before Python 3.12 they had frames.
+    What runs when a module is imported does not count: it may have been imported before.
     """
     seen: set[tuple[str, str]] = set()
-    depth = deepest = 0
+    depth = deepest = importing = 0
 
     def follow(frame: Any, event: str, _: Any) -> None:
-        nonlocal depth, deepest
+        nonlocal depth, deepest, importing
         code = frame.f_code
+        if code.co_name == "<module>":
+            importing += {"call": 1, "return": -1}.get(event, 0)
         inside = code.co_filename.startswith(str(PACKAGE)) and not code.co_name.startswith("<")
-        if event not in ("call", "return") or not inside:
+        if event not in ("call", "return") or not inside or importing:
             return
         if event == "return":
             depth -= 1
