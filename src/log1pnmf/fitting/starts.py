@@ -4,7 +4,7 @@ Which optimum is found depends on the start. No start has an entry from which th
 and columns without counts are zero, and no two columns are alike.
 
 "auto" makes a few iterations from several starts at sparse cost, the non-negative SVD and random ones. Where
-two reach the same objective, there is no more to find. Otherwise moves follow from the best one, each with a
+they reach the same objective, there is no more to find. Otherwise moves follow from the best one, each with a
 few iterations, and the better of both is kept: where iterations are cheap, random factors take the place of
 some (`studies.starts`), and two factors become one and a third one two (`ranked_moves`). Below c = 1 starts
 differ little and iterations are dear: it is the SVD.
@@ -434,8 +434,8 @@ EXCHANGED = (2, 4)
 """Factors that moves exchange, in turn; at most half of all."""
 GAINED, WORTHWHILE = 2e-5, 1e-4
 """Gain of a move of either kind, relative to the objective, from which on it encourages further ones."""
-AGREED = 3e-5
-"""How near two objectives are, relative to them, if both starts lead to the same optimum."""
+AGREED, N_AGREEING = 3e-5, (2, 3)
+"""How near objectives are, relative to them, if starts lead to the same optimum, and how many have to."""
 DRIFT = 3e-4
 """How far a move may lead back, relative to the objective: few iterations do not tell small gains."""
 FIRST_LOOK = 3
@@ -477,15 +477,15 @@ def race(
     with display as bar:
         racer = _Racer(make, make(raced), bar)
         ends: list[tuple[Point, float]] = []
-        agree = False  # whether the two lowest objectives are those of the same optimum
+        agree = False  # whether the lowest objectives are those of the same optimum
         while len(ends) < len(names) and not agree:
             if bar is not None:
                 bar.describe(f"{label} ({len(ends) + 1} of {len(names)})")
             start = initialize(racer.engine, K, names[len(ends)], rng)
             ends.append(racer.advance(start, ALONE[small]))
-            best, *others = sorted(range(len(ends)), key=lambda one: ends[one][1])
+            best = min(range(len(ends)), key=lambda one: ends[one][1])
             least = ends[best][1]
-            agree = bool(others) and ends[others[0]][1] - least <= AGREED * abs(least)
+            agree = sum(end - least <= AGREED * abs(least) for _, end in ends) == N_AGREEING[small]
         pair = ends[best][0]
         if not agree and (small or K == 2):  # two factors cannot be regrouped
             pair, least = racer.moved(pair, least, rng)
