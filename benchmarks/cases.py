@@ -66,14 +66,10 @@ def _pace(data: str, likelihood: str) -> Found:
 
 def _reference() -> Found:
     """From the reference's start to the objective of its 500 iterations."""
-    from benchmarks import from_reference as goals
+    from benchmarks import from_reference
     from benchmarks.data import Folder
-    from benchmarks.measuring import Task, follow
 
-    goal, folder = goals.GOALS[1], Folder()
-    task, start = Task(folder.counts("pbmc"), goal.c, n_jobs=1), folder.start(goal.start)
-    shift = goals.start_shift(task, start)
-    trace = follow(task, start, until=goal.log_likelihood - shift, max_iter=200)
+    _, trace, _ = from_reference.newton_to_goal(Folder(), from_reference.GOALS[1].case)
     return {"": trace.last.cpu}, trace.last.log_likelihood
 
 

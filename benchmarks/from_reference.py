@@ -49,7 +49,7 @@ COORDINATE_CPU_QUICK = {"approximate, c = 1": 5.0, "c = inf": 5.0}
 def measure(folder: Folder) -> Iterator[dict[str, Any]]:
     """Newton to each goal, and the adaptive fit from the call on."""
     for case in dict.fromkeys(goal.case for goal in GOALS):
-        _, newton, shift = _newton(folder, case)
+        _, newton, shift = newton_to_goal(folder, case)
         for goal in (goal for goal in GOALS if goal.case == case):
             yield _row(goal, newton.reached(goal.log_likelihood - shift))
     yield _adaptive(folder)
@@ -58,7 +58,7 @@ def measure(folder: Folder) -> Iterator[dict[str, Any]]:
 def measure_coordinate(folder: Folder, quick: bool = False) -> Iterator[dict[str, Any]]:
     """Coordinate ascent for a while, and Newton's CPU to the same likelihood."""
     for case, limit in (COORDINATE_CPU_QUICK if quick else COORDINATE_CPU).items():
-        (task, start, until), newton, shift = _newton(folder, case)
+        (task, start, until), newton, shift = newton_to_goal(folder, case)
         slow = replace(task, row_solver="coordinate")
         coordinate = follow(slow, start, until=until, max_iter=500, cpu_limit=limit)
         common = min(coordinate.last.log_likelihood, newton.last.log_likelihood)
@@ -76,7 +76,7 @@ def measure_coordinate(folder: Folder, quick: bool = False) -> Iterator[dict[str
         }
 
 
-def _newton(folder: Folder, case: str) -> tuple[tuple[Task, Any, float], Trace, float]:
+def newton_to_goal(folder: Folder, case: str) -> tuple[tuple[Task, Any, float], Trace, float]:
     """Run Newton to the last goal of a case; with what the R package's objective is above the likelihood."""
     goals = [goal for goal in GOALS if goal.case == case]
     task = Task(folder.counts("pbmc"), goals[0].c, goals[0].exact, goals[0].size_factors)
