@@ -259,8 +259,8 @@ def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[Settings, 
     gain, deviation = _gain(scores[taken], scores[0])
     why = (
         f"l1='auto' took {tried[taken]:g}, of {', '.join(f'{one:g}' for one in tried)}: it changes the "
-        f"log-likelihood of held-out counts of {len(best):,} samples by {gain:+,.0f} (standard error "
-        f"{deviation:,.0f})"
+        f"log-likelihood of the held-out counts that chose it ({len(best):,} samples) by {gain:+,.0f} "
+        f"(standard error {deviation:,.0f})"
     )
     settings = replace(asked, l1=tried[taken])
     if taken == 0 or asked.init == GIVEN:
@@ -681,7 +681,7 @@ def _about_batches(problem: Problem, batches: Batches, last: Iteration) -> str:
     taken = "this fit leaves no deviance"
     if deviance > LEAST_DEVIANCE * problem.counts.total:
         share = without / deviance - 1.0
-        taken = f"without their effects the deviance of this fit would be {share:.1%} larger"
+        taken = f"without their effects, the factors being the same, the deviance would be {share:.1%} larger"
     return f"{batches.n_batches} batches: {taken}; features that differ most: {listed}"
 
 
