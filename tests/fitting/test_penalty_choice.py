@@ -51,7 +51,7 @@ def test_the_fit_is_an_optimum_of_the_penalty_which_was_chosen_and_repeats(simul
 def test_counts_without_structure_keep_their_prediction():
     counts = np.random.default_rng(1).poisson(2.0, size=(80, 60))
     note = fit_log1p_nmf(counts, 2, l1="auto").messages[0].replace(",", "")
-    found = re.search(r"samples by (\S+) \(standard error (\S+)\)", note)
+    found = re.search(r"samples\) by (\S+) \(standard error (\S+)\)", note)
     assert float(found[1]) >= -float(found[2])
 
 
