@@ -17,7 +17,7 @@ if [ "$kernels" = one ]; then
 fi
 
 if [ $# -eq 0 ]; then
-  set -- tests/engines/test_native_engine.py tests/engines/test_exact_zeros.py tests/engines/test_quadratic_programs.py tests/engines/test_streaming_engine.py tests/engines/test_adaptive_zeros.py tests/engines/test_batches.py tests/engines/test_bounds.py tests/counts/test_counts.py tests/fitting/test_solver.py tests/estimator/test_bad_input.py
+  set -- tests/engines/test_native_engine.py tests/engines/test_laws.py tests/engines/test_quadratic_programs.py tests/engines/test_streaming_engine.py tests/engines/test_adaptive_zeros.py tests/engines/test_batches.py tests/engines/test_bounds.py tests/counts/test_counts.py tests/fitting/test_solver.py tests/estimator/test_bad_input.py
 fi
 
 "$python" -m cmake -S . -B "$place/cmake" -G Ninja \
