@@ -141,7 +141,7 @@ class Markers:
         known += "" if self.split else "; same counts for loadings and tests"
         return (
             f"<Markers of {plural(n_components, 'factor')} among {plural(m, 'feature')}, {c_label(self.c)}, "
-            f"{self.errors} errors, {known}; see table()>"
+            f"{self.errors} errors, {known}; table() lists them>"
         )
 
     @property

@@ -412,7 +412,7 @@ class Usage:
         parts = "" if self.within is None else f" within {plural(len(set(self.within)), 'part')}"
         return (
             f"<Usage of {plural(len(self.factor_names), 'factor')} by {by}{against}{parts}, {units}; "
-            "factors taken as known; table() lists it>"
+            "given the factors; table() lists it>"
         )
 
     def table(self) -> dict[str, Any]:

@@ -437,7 +437,7 @@ GAINED, WORTHWHILE = 2e-5, 1e-4
 AGREED, N_AGREEING = 3e-5, (2, 3)
 """How near objectives are, relative to them, if starts lead to the same optimum, and how many have to."""
 DRIFT = 3e-4
-"""How far a move may lead back, relative to the objective: few iterations do not tell small gains."""
+"""How far a move may lead back, relative to the objective: a few iterations do not show small gains."""
 FIRST_LOOK = 3
 """Iterations after which zeros are looked at that were chosen for other loadings and factors."""
 RACED_ERRORS = 3e-4
