@@ -21,6 +21,7 @@ from log1pnmf.analysis.groups import (
     distinct_colors,
     factor_colors,
     group_means,
+    point_colors,
     read_groups,
     read_labels,
     sections_of,
@@ -99,13 +100,9 @@ def embedding(
 
 def _shades(fit: Fit, k: int, opacity: float = 1.0) -> tuple[np.ndarray, dict[str, Any]]:
     """Return the loadings of a factor and how to colour them; `opacity` is that of samples without it."""
-    values, color = fit.loadings[:, k], _point_colors(fit.n_components)[k]
+    values, color = fit.loadings[:, k], point_colors(fit.n_components)[k]
     shades = LinearSegmentedColormap.from_list("factor", [to_rgba(ABSENT, opacity), to_rgba(color)])
     return values, {"cmap": shades, "norm": Normalize(0.0, max(float(values.max()), 1e-300))}
-
-
-def _point_colors(n: int) -> list[str]:
-    return [INK, *factor_colors(n)[1:]]  # the baseline's own grey would not be seen
 
 
 @drawing
@@ -153,7 +150,7 @@ def spatial(
     figure, panels = canvas.panels_in(figure, len(drawn), n_columns, (2.3, 2.4))
     if dominant:
         canvas.need_factors(fit)
-        colors = _point_colors(fit.n_components)
+        colors = point_colors(fit.n_components)
         palette = dict(zip(fit.factor_names, colors, strict=True))
         largest = np.array([to_rgba(palette.get(name, ABSENT)) for name in dominant_factor(fit)])
         last = panels[min(n_columns, len(panels)) - 1]  # of the first row
@@ -317,7 +314,7 @@ def _differences(
 ) -> None:
     """Draw the difference, or the slope, of every group and factor, with its interval."""
     group, factor, groups = table["group"], table["factor"], list(dict.fromkeys(table["group"]))
-    colors = [INK, *factor_colors(len(names))[1:]]
+    colors = point_colors(len(names))
     shades = distinct_colors(len(groups) + 1)[1:] if given is None else [given[name] for name in groups]
     columns = ("difference" if "difference" in table else "slope", "lower", "upper", "adjusted_p")
     values = np.stack([table[name] for name in columns], axis=1)
@@ -403,7 +400,7 @@ def structure(
     groups = None if groupby is None else read_labels(source, groupby)
     arrangement = arrange(fit.loadings, groups, max_samples=max_samples, random_state=random_state)
     chosen = chosen_factors(fit, factors)
-    palette = factor_colors(fit.n_components) if colors is None else list(colors)
+    palette = factor_colors(fit.loadings) if colors is None else list(colors)
     used = [palette[k] for k in chosen]
     values, unit = fit.loadings, "loading"
     if heights == "shares":

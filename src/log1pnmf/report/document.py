@@ -191,7 +191,7 @@ def write_report(
 
 def _render(inputs: ReportInput) -> str:
     pair = inputs.compared
-    colors = colors_of_fits([fit.loadings for fit in inputs.fits], pair[0] if pair else 0)
+    colors = colors_of_fits(inputs.fits, pair[0] if pair else 0)
     arrangement = arrange_samples(inputs)
     tests, found = sections.find_markers(inputs), sections.find_evidence(inputs)
     factors = [
