@@ -68,7 +68,7 @@ def batch_findings(fit: Any, counts: Any = None, *, n_top: int = 5) -> BatchFind
     sums = np.full((batches.n_batches, 2), np.nan)
     if counts is not None:
         matrix = counts_of(found, counts)
-        with shown(None, "effects of batches", "batch") as show:
+        with shown(None, "deviance without effects of batches", "part") as show:
             for b in places:
                 sums[b] = _deviances(found, matrix, batches, b)
                 show(b + 1, batches.n_batches)

@@ -209,6 +209,8 @@ def _places(source: Any, basis: Any, n: int) -> tuple[np.ndarray, str | None]:
 
 SPREAD = 0.55  # height that the groups of one factor share
 MOST_COMPARISONS = 6  # that are drawn with intervals
+MOST_OF_ALL = 40  # of more comparisons, those with a significant difference are drawn
+MOST_LABELS = 250  # rows of a map with names
 TEXTS = ("factor", "group", "reference", "within", "relative_to")  # columns of the table that are no numbers
 
 
@@ -224,7 +226,8 @@ def usage(
     """Draw the mean loadings of groups and their differences with 95% intervals.
 
     More than six comparisons, and comparisons within parts, are drawn as one map of effects x factors: the
-    differences as colours, similar comparisons side by side, and a dot where one is significant.
+    differences as colours, similar comparisons side by side, and a dot where one is significant. Of more than
+    40 comparisons, such as the guides of a screen, the map has those with a significant difference.
 
     Parameters
     ----------
@@ -260,22 +263,23 @@ def _effects(
     what = "difference" if "difference" in table else "slope"
     values = table[what].reshape(-1, len(names))
     sure = table["adjusted_p"].reshape(values.shape) <= level
-    order = arrange(values).order
-    labelled = len(values) <= 120
-    figure = figure_or_new(figure, (2.6 + 0.42 * len(names), 1.2 + (0.17 * len(values) if labelled else 9.0)))
-    ax = figure.subplots()
-    most = max(float(np.quantile(np.abs(values), 0.99)), 1e-300)
+    order, title, clear = arrange(values).order, f"{len(values)} comparisons", sure.any(axis=1)
+    if len(values) > MOST_OF_ALL:
+        title = f"{clear.sum()} of {title} with\na significant {what}"
+        order = order[clear[order]] if clear.any() else order
+    labelled = len(order) <= MOST_LABELS
+    tall = max(1.2, 0.17 * len(order)) if labelled else 9.0
+    figure = figure_or_new(figure, (2.6 + 0.42 * len(names), 1.4 + tall))
+    ax, most = figure.subplots(), max(float(np.quantile(np.abs(values[order]), 0.99)), 1e-300)
     image = ax.imshow(values[order], "RdBu_r", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
     rows, columns = np.nonzero(sure[order])
-    ax.scatter(columns, rows, s=min(14.0, 1500.0 / len(values)), color=INK, linewidths=0)
+    ax.scatter(columns, rows, s=16, color="white", edgecolors=INK, linewidths=0.8)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0, colors=INK, labelsize="small")
     canvas.label_columns(ax, names)
-    if labelled:
-        ax.set_yticks(range(len(values)), [": ".join(part[row] for part in parts) for row in order])
-    else:
-        ax.set_yticks([])
-        caption(ax, y=f"{len(values):,} comparisons", size="small")
+    ax.set_yticks(range(len(order)), [": ".join(part[row] for part in parts) for row in order])
+    ax.tick_params(labelleft=labelled)
+    caption(ax, title=title, size="small")
     against = "" if what == "slope" else f" to {table['reference'][0]}"
     canvas.color_bar(image, f"{what}{against}\n(dot: adjusted p at most {level:g})")
     return figure
