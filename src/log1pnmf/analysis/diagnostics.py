@@ -351,14 +351,7 @@ class Diagnostics:
         return "\n".join(lines)
 
 
-def diagnose(
-    fit: Any,
-    counts: Any,
-    *,
-    n_entries: int = 50,
-    feature_names: Any = None,
-    verbose: int | None = None,
-) -> Diagnostics:
+def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any = None) -> Diagnostics:
     """Find the features, samples and counts that a fit does not explain.
 
     Parameters
@@ -371,8 +364,6 @@ def diagnose(
         Number of extreme entries to keep.
     feature_names : sequence of str, optional
         Names of the features; by default those of the fit.
-    verbose : int, optional
-        As in `log1pnmf.Log1pNMF`.
 
     Examples
     --------
@@ -393,7 +384,7 @@ def diagnose(
     if phi is not None:
         compared = np.argsort(-_lost(counts.by_column.row_sums() / n, phi), kind="stable")[:MOST_COMPARED]
     residuals = np.empty((n, len(compared)))
-    with shown(verbose, "residuals", "sample") as show:
+    with shown(None, "residuals", "sample") as show:
         for rows in dense_blocks(counts.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
             y, mean = counts.by_row.to_dense(rows), fit.rates.of_rows(rows_in_memory[rows])
             deviance = np.maximum(2.0 * noise.loss(y, np.maximum(mean, TINY)), 0.0)

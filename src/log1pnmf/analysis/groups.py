@@ -420,10 +420,7 @@ def _library(library: Mapping[str, Any], image: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if "spot_diameter_fullres" in scales:
         found["diameter"] = float(scales["spot_diameter_fullres"])
-    wanted = (
-        () if image == "none" else (image, *IMAGES)
-    )  # the other resolution where the wanted one is missing
-    for name in wanted:
+    for name in () if image == "none" else (image, *IMAGES):  # the other one where the wanted one is missing
         scale = scales.get(f"tissue_{name}_scalef")
         if name in images and scale is not None:
             height, width = np.asarray(images[name]).shape[:2]

@@ -263,10 +263,11 @@ def _effects(
     what = "difference" if "difference" in table else "slope"
     values = table[what].reshape(-1, len(names))
     sure = table["adjusted_p"].reshape(values.shape) <= level
-    order, title, clear = arrange(values).order, f"{len(values)} comparisons", sure.any(axis=1)
+    order, title = arrange(values).order, f"{len(values)} comparisons"
     if len(values) > MOST_OF_ALL:
-        title = f"{clear.sum()} of {title} with\na significant {what}"
-        order = order[clear[order]] if clear.any() else order
+        clear = order[sure[order].any(axis=1)]
+        title = f"{len(clear)} of {title} with\na significant {what}"
+        order = clear if len(clear) else order
     labelled = len(order) <= MOST_LABELS
     tall = max(1.2, 0.17 * len(order)) if labelled else 9.0
     figure = figure_or_new(figure, (2.6 + 0.42 * len(names), 1.4 + tall))
