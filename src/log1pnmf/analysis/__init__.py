@@ -29,13 +29,8 @@ from .select import select as select
 from .selection import Judgement as Judgement
 from .selection import Selection as Selection
 from .stability import Consensus as Consensus
-from .stability import Relation as Relation
-from .stability import Stability as Stability
 from .stability import Sweep as Sweep
 from .stability import consensus as consensus
-from .stability import fit_seeds as fit_seeds
-from .stability import relate as relate
-from .stability import stability as stability
 from .stability import sweep as sweep
 from .suggest import suggest_names as suggest_names
 from .topics import TopicModel as TopicModel

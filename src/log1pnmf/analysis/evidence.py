@@ -245,7 +245,7 @@ def evidence(
     See Also
     --------
     log1pnmf.select : Compare numbers of factors by held-out counts.
-    log1pnmf.analysis.stability : Compare fits from several seeds.
+    log1pnmf.analysis.consensus : Factors that come back in other donors and with other numbers of factors.
 
     Examples
     --------

@@ -40,7 +40,7 @@ from log1pnmf.model.batches import Batches
 
 from .grid import HOLDOUTS, Fitter, Grid, Holdout, Job, Part, ScoredFit, Setting, make_folds
 from .selection import Done, Selection, in_every_fold, next_numbers, read_done, write_done
-from .stability import stability
+from .stability import agreement
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -401,5 +401,5 @@ def _keep(done: Done, job: Job, fit: Fit, record: ScoredFit | None, *, kept: set
     else:
         seeds = [job._replace(seed=seed) for seed in range(done.about["n_seeds"])]
         if all(one in done.fits for one in seeds):
-            done.agreements[job.setting] = stability([done.fits.pop(one) for one in seeds]).between
+            done.agreements[job.setting] = agreement([done.fits.pop(one) for one in seeds])
     done.fits = {one: fit for one, fit in done.fits.items() if one in kept}

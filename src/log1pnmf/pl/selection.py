@@ -1,4 +1,4 @@
-"""Curves of fits: convergence, what changes with c, a selection; and how factors of several fits relate."""
+"""Curves of fits: convergence, what changes with c, a selection; and factors that come back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from log1pnmf._common.checks import check_choice
 from log1pnmf.analysis.grid import Setting
 from log1pnmf.analysis.groups import distinct_colors
 from log1pnmf.analysis.selection import Selection, judge
-from log1pnmf.analysis.stability import Consensus, Relation, tree_of
+from log1pnmf.analysis.stability import Consensus, tree_of
 from log1pnmf.fitting.fit import SWEEP, Fit, c_name
 from log1pnmf.fitting.summary import levelled
 
@@ -201,51 +201,7 @@ def _break_axis(ax: Axes, at: float) -> None:
         ax.plot([at + shift], [0.0], transform=ax.get_xaxis_transform(), clip_on=False, **stroke)
 
 
-# ---------- factors of several fits
-
-
-@drawing
-def relation(found: Relation, *, figure: canvas.OnFigure = None, **shown: Unpack[canvas.Shown]) -> Any:
-    """Draw how similar the factors of several fits are: a tree and a heat map.
-
-    Parameters
-    ----------
-    found : Relation
-        Result of `log1pnmf.analysis.relate`.
-
-    Returns
-    -------
-    Figure
-        Names of factors have the colour of their fit. Factors that several fits share form a block; a factor
-        that splits in another fit stands beside its parts.
-    """
-    n = len(found.owner)
-    figure = figure_or_new(figure, (3.6 + 0.24 * n, 1.2 + 0.24 * n))
-    left, right = figure.subplots(1, 2, width_ratios=[1, 4])
-    order = _clustered(left, right, found.similarity)
-    colors, labels = distinct_colors(len(found.names)), found.labels
-    right.set_yticks(range(n), [labels[i] for i in order], fontsize="small")
-    for label, i in zip(right.get_yticklabels(), order, strict=True):
-        label.set_color(colors[found.owner[i]])
-    return figure
-
-
-def _clustered(left: Axes, right: Axes, similarity: Array) -> NDArray[np.intp]:
-    """Draw a tree and a heat map of similarities in its order, with a colour bar; return the order."""
-    style = {"color_threshold": 0.0, "above_threshold_color": INK, "no_labels": True}
-    tree = scipy.cluster.hierarchy.dendrogram(tree_of(similarity), orientation="left", ax=left, **style)
-    left.set_axis_off()
-    order = np.array(tree["leaves"])
-    scale: Any = {"cmap": "RdBu_r", "vmin": -1.0, "vmax": 1.0, "interpolation": "nearest"}
-    image = right.imshow(similarity[np.ix_(order, order)], aspect="auto", origin="lower", **scale)
-    right.set_xticks([])
-    right.yaxis.tick_right()
-    right.tick_params(length=0)
-    right.spines[:].set_visible(False)
-    bar = right.figure.colorbar(image, ax=left, location="left", shrink=0.6)
-    bar.set_label("similarity", fontsize="small", color=INK)
-    bar.outline.set_visible(False)
-    return order
+# ---------- factors that come back in several fits
 
 
 @drawing
@@ -267,7 +223,20 @@ def consensus(
     table = {name: np.asarray(column).astype(str) for name, column in about["members"].items()}
     figure = figure_or_new(figure, (7.0, 5.4))
     left, strip, right = figure.subplots(1, 3, width_ratios=[8, 1, 32])
-    order = _clustered(left, right, np.asarray(about["similarity"]))
+    similarity = np.asarray(about["similarity"])
+    style = {"color_threshold": 0.0, "above_threshold_color": INK, "no_labels": True}
+    tree = scipy.cluster.hierarchy.dendrogram(tree_of(similarity), orientation="left", ax=left, **style)
+    left.set_axis_off()
+    order = np.array(tree["leaves"])
+    scale: Any = {"cmap": "RdBu_r", "vmin": -1.0, "vmax": 1.0, "interpolation": "nearest"}
+    image = right.imshow(similarity[np.ix_(order, order)], aspect="auto", origin="lower", **scale)
+    right.set_xticks([])
+    right.yaxis.tick_right()
+    right.tick_params(length=0)
+    right.spines[:].set_visible(False)
+    bar = right.figure.colorbar(image, ax=left, location="left", shrink=0.6)
+    bar.set_label("similarity", fontsize="small", color=INK)
+    bar.outline.set_visible(False)
     labels = table["group"] if len(set(table["group"])) > 1 else np.char.add("K = ", table["n_components"])
     names = list(dict.fromkeys(labels.tolist()))
     colors = np.array([to_rgb(color) for color in distinct_colors(len(names))])
