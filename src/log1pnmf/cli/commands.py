@@ -584,7 +584,7 @@ def demo(*, output: DemoFolder = Path("demo-out")) -> int:
 
 def run_demo(folder: Path, data: Dataset | None = None, *, max_iter: int = Settings.max_iter) -> Path:
     """Fit the bundled data, print what was found and write a report."""
-    from log1pnmf.report.comparison import compare
+    from log1pnmf.report.comparison import compare, same_factors
     from log1pnmf.report.document import write_report
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -603,8 +603,8 @@ def run_demo(folder: Path, data: Dataset | None = None, *, max_iter: int = Setti
     path = folder / REPORT
     report = write_report(path, fits, groupby=groups, group_name="cell type", counts=counts, **about)
     screen.lines("\nWhat to look at in the two structure plots of the report:")
-    comparison = compare(fits, groups=groups)
-    for text in (comparison.headline, *comparison.paragraphs):
+    found, same = compare(fits, groups=groups), same_factors(fits, [fit.name for fit in fits])
+    for text in (same, found.headline, found.advice, found.starts):
         screen.lines(textwrap.fill(text, 100))
     screen.lines(f"\nReport: {report}\nOpen it in a browser: {report.resolve().as_uri()}")
     return report
