@@ -548,23 +548,20 @@ def _write_programs(fit: Fit, source: Path, target: Path, *, force: bool) -> Non
 
 def _from_r(source: Path, target: Path, screen: Screen, *, force: bool) -> None:
     listed = read_r_list(source)
-    if listed.counts is None:
+    if "counts" not in listed:
         raise BadFileError(f"{source} has no counts.mtx, and a model needs the counts; write it in R as well")
     if target.suffix == ".npz":
-        fit = listed.to_fit()
+        with noted():  # the fit stops where R's is, before the first update
+            fit = fit_log1p_nmf(**listed, likelihood="exact", callbacks=(lambda _: True,))
         with building(target, force=force) as temporary:
             fit.save(temporary)
         screen.say(
             f"c = {c_name(fit.c)}, log-likelihood {fit.log_likelihood:,.0f} as in R, not fitted further"
         )
         return
-    samples, features = (
-        None if names is None else np.array(names, dtype=object)
-        for names in (listed.sample_names, listed.feature_names)
-    )
-    counts = replace(Counts.from_any(listed.counts), sample_names=samples, feature_names=features)
     screen.notes(["only the counts are converted: a fit becomes a model, .npz"])
-    screen.notes(write_table(CountTable(counts, source=str(source), format="R list"), target, force=force))
+    table = CountTable(listed["counts"], source=str(source), format="R list")
+    screen.notes(write_table(table, target, force=force))
 
 
 # ---------- the bundled data at c = 1 and c = inf, and a report about them
