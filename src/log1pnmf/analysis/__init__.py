@@ -20,8 +20,6 @@ from .metrics import FactorMatch as FactorMatch
 from .metrics import deviance_explained as deviance_explained
 from .metrics import dominant_factor as dominant_factor
 from .metrics import effective_factors as effective_factors
-from .metrics import factor_correlation as factor_correlation
-from .metrics import hoyer as hoyer
 from .metrics import log_likelihood as log_likelihood
 from .metrics import match_factors as match_factors
 from .metrics import shares as shares
@@ -35,7 +33,6 @@ from .stability import sweep as sweep
 from .suggest import suggest_names as suggest_names
 from .topics import TopicModel as TopicModel
 from .topics import coherence as coherence
-from .topics import exclusivity as exclusivity
 from .topics import topic_model as topic_model
 from .usage import Usage as Usage
 from .usage import usage as usage

@@ -290,19 +290,6 @@ class Selection:
             chosen.update(line[first : last + 1])
         return [one for one in self.settings if one in chosen and one.n_components > 1]
 
-    @property
-    def table(self) -> dict[str, np.ndarray]:
-        """One row per setting and fold; ``pandas.DataFrame(table)`` shows it.
-
-        Columns: `c`, `n_components`, `l1`, `noise`, `fold`, `log_likelihood` (exact, of the test part; see
-        `scores`), `n_iter`, `converged`, `seconds` (CPU).
-        """
-        n_folds = self.scores.shape[1]
-        columns = {name: np.repeat(values, n_folds) for name, values in self._settings_columns().items()}
-        columns["fold"] = np.tile(np.arange(n_folds), len(self.settings))
-        columns["log_likelihood"] = self.scores.sum(axis=2).ravel()
-        return {**columns, **{name: values.ravel() for name, values in self.numbers.items()}}
-
     @cached_property
     def summary(self) -> dict[str, np.ndarray]:
         """One row per setting; ``pandas.DataFrame(summary)`` shows it.
@@ -319,8 +306,9 @@ class Selection:
         spread = _deviation(by_sample - by_sample[best]) * math.sqrt(n_samples)
         difference = means - means[best]
         stable = np.array([score_with_error(between) for between in self.agreement])
+        columns = ("c", "n_components", "l1", "noise")
         return {
-            **self._settings_columns(),
+            **{name: np.array([getattr(one, name) for one in self.settings]) for name in columns},
             "log_likelihood": means,
             "se": _deviation(by_fold) / math.sqrt(n_folds),
             "difference": difference,
@@ -330,12 +318,6 @@ class Selection:
             "stability": stable[:, 0],
             "se_stability": stable[:, 1],
             "smallest_share": self.numbers["smallest_share"].mean(axis=1),
-        }
-
-    def _settings_columns(self) -> dict[str, np.ndarray]:
-        return {
-            name: np.array([getattr(setting, name) for setting in self.settings])
-            for name in ("c", "n_components", "l1", "noise")
         }
 
     @property

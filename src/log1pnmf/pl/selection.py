@@ -12,7 +12,7 @@ import scipy
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
@@ -20,7 +20,7 @@ from log1pnmf.analysis.grid import Setting
 from log1pnmf.analysis.groups import distinct_colors
 from log1pnmf.analysis.selection import Selection, judge
 from log1pnmf.analysis.stability import Consensus, tree_of
-from log1pnmf.fitting.fit import SWEEP, Fit, c_name
+from log1pnmf.fitting.fit import SWEEP, Fit
 from log1pnmf.fitting.summary import levelled
 
 from . import canvas
@@ -42,6 +42,7 @@ MEASURES = {
     "log_likelihood": "log-likelihood",
     "deviance_explained": "deviance explained",
 }
+MOST_TICKS = 8  # values of c that are named on an axis
 LINES = {"exact": "-", "adaptive": "-.", "approximate": "--"}  # by the likelihood that was fitted
 
 
@@ -131,16 +132,20 @@ def sweep(
     Returns
     -------
     Figure
-        ``c = inf`` is at the right end, after a break of the axis.
+        Values of c stand side by side in their order, ``c = inf`` at the right end.
     """
     columns = _columns(table, measures)
     c = columns["c"]
     figure = figure_or_new(figure, (2.9 * len(measures), 2.6))
     panels = figure.subplots(1, len(measures), squeeze=False)[0]
     order = np.argsort(c, kind="stable")
+    places = range(len(c) - 1, -1, -math.ceil(len(c) / MOST_TICKS))
     for ax, measure, color in zip(panels, measures, distinct_colors(len(measures)), strict=True):
-        _draw_across_c(ax, c[order], columns[measure][order], color)
-        caption(ax, title=MEASURES.get(measure, measure), size="small")
+        ax.plot(columns[measure][order], "o-", color=color, linewidth=1.4, markersize=4)
+        tidy(ax)
+        ax.set_xticks(places, [_short_value(c[order[place]]) for place in places])
+        ax.margins(x=0.08, y=0.12)
+        caption(ax, "c", title=MEASURES.get(measure, measure), size="small")
     return figure
 
 
@@ -157,48 +162,6 @@ def _columns(table: Any, measures: Sequence[str]) -> dict[str, Array]:
     if missing:
         raise ValueError(f"the table has no column {missing[0]!r}; it has {', '.join(map(str, source))}")
     return {name: np.asarray(source[name], dtype=np.float64) for name in ("c", *measures)}
-
-
-def _draw_across_c(ax: Axes, c: Array, values: Array, color: str) -> None:
-    """Draw a line over finite c, on a log scale, and c = inf to the right of it, after a break."""
-    finite = np.isfinite(c)
-    place = np.log10(c, where=finite, out=np.zeros_like(c))
-    if finite.any():
-        place[~finite] = place[finite].max() + max(1.0, 0.2 * float(np.ptp(place[finite])))
-    ax.plot(place[finite], values[finite], "o-", color=color, linewidth=1.4, markersize=4)
-    if not finite.all():
-        ax.plot(place[~finite], values[~finite], "o", color=color, markersize=4)
-    if finite.any() and not finite.all():
-        last = np.flatnonzero(finite)[-1]
-        ends = [last, last + 1]  # in ascending order, inf follows
-        ax.plot(place[ends], values[ends], ":", color=color, linewidth=1.2)
-        _break_axis(ax, place[ends].mean())
-    tidy(ax)
-    ticks = _ticks(c, place)
-    ax.xaxis.set_major_locator(FixedLocator(list(ticks)))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xticklabels(list(ticks.values()))
-    caption(ax, "c", size="small")
-    ax.margins(x=0.08, y=0.12)
-
-
-def _ticks(c: Array, place: Array) -> dict[float, str]:
-    """Return ticks at every value of c if they are few, otherwise at every power of ten; at inf always."""
-    finite = np.isfinite(c)
-    powers = place[finite]
-    if len(powers) and (len(powers) > 5 or np.abs(powers).max() > 2.0):
-        whole = range(math.ceil(powers.min() - 1e-9), math.floor(powers.max() + 1e-9) + 1)
-        ticks = {float(power): f"$10^{{{power}}}$" for power in whole}
-    else:
-        ticks = {float(at): c_name(value) for at, value in zip(powers, c[finite], strict=True)}
-    return ticks if finite.all() else ticks | {float(place[~finite][0]): "∞"}
-
-
-def _break_axis(ax: Axes, at: float) -> None:
-    """Draw two slanted strokes through the x axis."""
-    stroke: Any = {"marker": [(-0.5, -1), (0.5, 1)], "markersize": 7, "mew": 1, "color": INK, "gid": "break"}
-    for shift in (-0.06, 0.06):
-        ax.plot([at + shift], [0.0], transform=ax.get_xaxis_transform(), clip_on=False, **stroke)
 
 
 # ---------- factors that come back in several fits
