@@ -56,7 +56,7 @@ LEAST_PER_FACTOR = 10  # samples of a half; with fewer the factors are taken as 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Markers:
-    """Features that rise with each factor, with standard errors and tests; made by `markers`.
+    """Features that rise with each factor, and tests; `markers` makes it, see the example there.
 
     All arrays are of shape (n_features, n_components). Tests are NaN for a factor that all samples have and
     to which others are added: nothing can be compared with it.
@@ -103,15 +103,6 @@ class Markers:
         Names of the features.
     factor_names : tuple of str
         Names of the factors.
-
-    Examples
-    --------
-    >>> from log1pnmf import datasets, fit_log1p_nmf
-    >>> cells = datasets.pancreas()
-    >>> counts, names = cells.counts[:100, :200], cells.feature_names[:200]
-    >>> found = markers(fit_log1p_nmf(counts, 2), counts, feature_names=names)
-    >>> found.top("k1", 3), found.table(3)["rank"].tolist()
-    (['ALDOB', 'ANPEP', 'AKR1C1'], [1, 2, 3])
     """
 
     log2_fold_change: Array
