@@ -1,6 +1,5 @@
 """From a `Fit` and its counts to findings."""
 
-from .batches import BatchFindings as BatchFindings
 from .batches import batch_findings as batch_findings
 from .batches import confounded_groups as confounded_groups
 from .diagnostics import Diagnostics as Diagnostics

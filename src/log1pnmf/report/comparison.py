@@ -43,8 +43,8 @@ def same_factors(fits: Sequence[Fit], labels: Sequence[str]) -> str:
     same = [pair for pair, (n, of, _) in shared.items() if n == of]
     if shared and len(same) == len(shared):
         which = "Both" if len(fits) == 2 else f"All {len(fits)}"
-        least = min(lowest for *_, lowest in shared.values())
-        least = decimal(int(100 * least + 1e-9) / 100)  # rounded down, so that "or more" holds
+        lowest = min(one for *_, one in shared.values())
+        least = decimal(int(100 * lowest + 1e-9) / 100)  # rounded down, so that "or more" holds
         matched = f"the loadings of matched factors correlate by {least} or more"
         return f"{which} fits have nearly the same factors: {matched}."
     if len(shared) == 1:
