@@ -1,5 +1,9 @@
 """From a `Fit` and its counts to findings."""
 
+import inspect as _inspect
+
+from log1pnmf._common.checks import extend as _extend
+
 from .batches import batch_findings as batch_findings
 from .batches import confounded_groups as confounded_groups
 from .diagnostics import Diagnostics as Diagnostics
@@ -35,3 +39,28 @@ from .topics import coherence as coherence
 from .topics import topic_model as topic_model
 from .usage import Usage as Usage
 from .usage import usage as usage
+
+SHARED = """
+source : Fit, or anything that `log1pnmf.as_fit` takes
+fit : Fit, or anything that `log1pnmf.as_fit` takes
+counts : array, sparse matrix or data frame of shape (n_samples, n_features)
+    The counts that were fitted. Of counts in chunks, only the samples kept in memory are used, up to 8,192 at
+    random.
+n_components : int
+    Number of factors.
+c : float
+    Shift of the link.
+feature_names : sequence of str, optional
+    Names of the features; by default those of the fit.
+key : str, optional
+    Name of the fit in an AnnData.
+random_state : int, RandomState, Generator or None
+    Seed or generator of the random numbers.
+n_jobs : int, optional
+    Number of threads.
+verbose : int, optional
+    As in `log1pnmf.Log1pNMF`.
+"""  # parameters that functions here leave out of their docstrings
+for _function in filter(_inspect.isfunction, list(vars().values())):
+    if _function is not _extend:
+        _extend(_function, {}, SHARED)

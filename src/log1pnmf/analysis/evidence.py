@@ -218,10 +218,6 @@ def evidence(
 
     Parameters
     ----------
-    fit : Fit, or anything that `log1pnmf.as_fit` takes
-    counts : array, sparse matrix or data frame of shape (n_samples, n_features)
-        The counts that were fitted. Of counts in chunks, only the samples kept in memory are used, up to
-        8,192 at random.
     n_seeds : int
         Number of fits from other random starts; may be 0.
     n_bootstrap : int
@@ -229,12 +225,6 @@ def evidence(
     max_samples : int, optional
         Number of random samples to use, the same ones every time. Weak and rare factors may not stand out
         from noise in few samples: such a part can confirm factors, but not refute them.
-    random_state : int, RandomState, Generator or None
-        Seed or generator of the random numbers.
-    n_jobs : int, optional
-        Number of threads.
-    verbose : int, optional
-        As in `log1pnmf.Log1pNMF`.
 
     See Also
     --------

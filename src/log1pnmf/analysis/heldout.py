@@ -162,8 +162,6 @@ def perplexity(
         Size factors of these documents; see `log1pnmf.Log1pNMF.transform`.
     random_state : int, RandomState, Generator or None
         Seed of the split; use the same one for all models that you compare.
-    n_jobs : int, optional
-        Number of threads.
 
     Returns
     -------

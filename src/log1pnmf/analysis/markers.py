@@ -233,16 +233,11 @@ def top_features(
 
     Parameters
     ----------
-    source : Fit, or anything that `log1pnmf.as_fit` takes
     n_top : int
         Maximum number of features of each factor; only features that the factor raises are listed.
     by : {"score", "log2_fold_change", "weight"}
         Column that they are ranked by: "score" prefers what is much and certain, "log2_fold_change" what is
         the factor's own, "weight" what is frequent.
-    key : str, optional
-        Name of the fit in an AnnData.
-    feature_names : sequence of str, optional
-        Names of the features; by default those of the fit.
 
     Returns
     -------
@@ -278,11 +273,8 @@ def top_samples(source: Any, n_top: int = 5, *, key: str | None = None, sample_n
 
     Parameters
     ----------
-    source : Fit, or anything that `log1pnmf.as_fit` takes
     n_top : int
         Maximum number of samples of each factor; only samples that have the factor are listed.
-    key : str, optional
-        Name of the fit in an AnnData.
     sample_names : sequence of str, optional
         Names of the samples; by default those of the fit, or their numbers.
 
@@ -374,7 +366,6 @@ def markers(
 
     Parameters
     ----------
-    fit : Fit, or anything that `log1pnmf.as_fit` takes
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         The counts that were fitted, or others of the same samples. Of counts in chunks, only the samples kept
         in memory are tested, up to 8,192 at random.
@@ -387,15 +378,9 @@ def markers(
         for the tests; it is valid if the counts have the noise of the fit.
     size_factors : array of shape (n_samples,), optional
         Size factors of `counts`, if they differ from those of the fit.
-    feature_names : sequence of str, optional
-        Names of the features; by default those of the fit.
     max_samples : int, optional
         Number of random samples to test, the same ones every time. The tests use all zero counts, so many
         samples take long; a few thousand give small errors.
-    n_jobs : int, optional
-        Number of threads.
-    verbose : int, optional
-        As in `log1pnmf.Log1pNMF`.
 
     See Also
     --------

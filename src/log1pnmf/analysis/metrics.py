@@ -93,8 +93,6 @@ def shares(source: Any, *, key: str | None = None) -> Array:
     Parameters
     ----------
     source : Fit, or anything that `log1pnmf.as_fit` takes
-    key : str, optional
-        Name of the fit in an AnnData.
 
     Returns
     -------
@@ -123,8 +121,6 @@ def dominant_factor(source: Any, *, key: str | None = None) -> NDArray[np.object
     Parameters
     ----------
     source : Fit, or anything that `log1pnmf.as_fit` takes
-    key : str, optional
-        Name of the fit in an AnnData.
 
     Returns
     -------
@@ -150,11 +146,8 @@ def log_likelihood(fit: Any, counts: Any, *, n_jobs: int | None = None) -> float
 
     Parameters
     ----------
-    fit : Fit, or anything that `log1pnmf.as_fit` takes
     counts : array, sparse matrix or data frame of shape (n, m)
         Counts of the samples of the fit, in the same order. For other samples see `Log1pNMF.score`.
-    n_jobs : int, optional
-        Number of threads.
 
     Returns
     -------
@@ -178,8 +171,7 @@ def deviance_explained(fit: Any, counts: Any, *, n_jobs: int | None = None) -> f
 
     Parameters
     ----------
-    fit : Fit, or anything that `log1pnmf.as_fit` takes
-    counts, n_jobs
+    counts
         As in `log_likelihood`.
 
     Returns

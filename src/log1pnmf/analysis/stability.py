@@ -121,8 +121,6 @@ def sweep(
     ----------
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         Raw counts.
-    n_components : int
-        Number of factors.
     c : sequence of float
         Values of c, all different, in any order; may contain inf.
     **parameters : optional
@@ -257,8 +255,6 @@ def consensus(
         Counts, samples x features.
     n_components : int or sequence of int
         Numbers of factors to fit.
-    c : float
-        Shift of the link.
     groupby : array-like of shape (n_samples,), optional
         Donor of each sample; each is fitted on its own if it has as many samples as factors.
     least : float

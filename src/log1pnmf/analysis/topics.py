@@ -43,8 +43,6 @@ def coherence(
         Number of top features of each factor, at least 2.
     by : {"score", "log2_fold_change", "weight"}
         Which features come first, as in `top_features`; "weight" is usual in papers on topic models.
-    key : str, optional
-        Name of the fit in an AnnData.
 
     Returns
     -------

@@ -506,8 +506,6 @@ def usage(
         Whether numbers have a slope (True) or are groups (False); by default it depends, see `groups`.
     loadings : array-like of shape (n_samples, n_components), optional
         Loadings of other samples for the factors of the fit, from ``model.transform(counts)``.
-    key : str, optional
-        Name of the fit in an AnnData.
 
     See Also
     --------
