@@ -18,14 +18,7 @@ from log1pnmf.fitting.fit import Fit, or_one
 from log1pnmf.fitting.new_samples import NewSamples, counts_of, fits_new_sizes, new_size_factors
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.objective import BLOCK_BYTES
-from log1pnmf.model.predict import (
-    BACKGROUND,
-    BLOCK_ENTRIES,
-    OUTLIERS,
-    Background,
-    score_entries,
-    score_parts,
-)
+from log1pnmf.model.predict import BACKGROUND, BLOCK_ENTRIES, OUTLIERS, Background, score_entries, score_parts
 
 Array = NDArray[np.float64]
 
@@ -33,12 +26,7 @@ SEED = 0  # of the choice of features that `heldout_score` scores: the same for 
 
 
 def heldout_log_likelihood(
-    fit: Any,
-    train: Any,
-    test: Any,
-    *,
-    test_fraction: float = 0.1,
-    background: float = BACKGROUND,
+    fit: Any, train: Any, test: Any, *, test_fraction: float = 0.1, background: float = BACKGROUND
 ) -> Array:
     """Exact log-likelihood of the test part of each sample, given its training part.
 

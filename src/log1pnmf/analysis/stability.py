@@ -12,23 +12,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import (
-    check_absent,
-    check_one_each,
-    check_whole,
-    convergence_warning,
-    warn,
-)
+from log1pnmf._common.checks import check_absent, check_one_each, check_whole, convergence_warning, warn
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, or_one
-from log1pnmf.fitting.fit_counts import (
-    KNOWN,
-    FitParameters,
-    SampleParameters,
-    checked,
-    fit_counts,
-)
+from log1pnmf.fitting.fit_counts import KNOWN, FitParameters, SampleParameters, checked, fit_counts
 from log1pnmf.fitting.settings import GIVEN, Settings
 
 from .grid import ascending_shifts

@@ -12,17 +12,6 @@ import numpy as np
 import scipy
 from scipy import sparse
 
-__all__ = [
-    "Dataset",
-    "Donors",
-    "ManualPages",
-    "Tumours",
-    "made_up_donors",
-    "made_up_tumours",
-    "manual_pages",
-    "pancreas",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
