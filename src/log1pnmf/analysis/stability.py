@@ -93,7 +93,11 @@ class Sweep:
         for fit in map(as_fit, fits):
             best[fit.c] = min(best.get(fit.c, fit), fit, key=lambda one: one.objective)
         ordered = tuple(best[value] for value in sorted(best))
-        rows = [_row(fit, counts) for fit in ordered]
+        rows = []
+        for fit in ordered:
+            exact = fit.log_likelihood
+            exact = log_likelihood(fit, counts) if exact is None else exact
+            rows.append(measures(fit, exact, deviance_explained(fit, counts)))
         return cls(ordered, {name: np.array([row[name] for row in rows]) for name in rows[0]})
 
 
@@ -110,7 +114,7 @@ def sweep(
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         Raw counts.
     c : sequence of float
-        Values of c, all different, in any order; may contain inf.
+        Values of c in any order; may contain inf.
     **parameters : optional
         Others of `log1pnmf.Log1pNMF`, with the same defaults, except `checkpoint`.
 
@@ -153,12 +157,6 @@ def along_path(c: Sequence[float]) -> list[float]:
     """Order the values of c as a sweep fits them: up, and back down."""
     values = sorted(c)
     return [*values, *values[-2::-1]]
-
-
-def _row(fit: Fit, counts: Counts) -> dict[str, Any]:
-    known = fit.log_likelihood
-    likelihood = log_likelihood(fit, counts) if known is None else known
-    return measures(fit, likelihood, deviance_explained(fit, counts))
 
 
 # ---------- factors that come back in fits with other numbers of factors and to other donors

@@ -204,7 +204,7 @@ def sweep(
     Parameters
     ----------
     c : sequence of float
-        Values of c, all different; may contain inf.
+        Values of c; may contain inf.
     **parameters : optional
         Other parameters as in `log1pnmf.Log1pNMF`.
 
