@@ -116,7 +116,6 @@ def loading_errors(
 
     Parameters
     ----------
-    fit : Fit, or anything that `log1pnmf.as_fit` takes
     counts : array, sparse matrix, data frame or source of shape (n, m)
         Counts of the samples.
     loadings : array of shape (n, K), optional
@@ -356,14 +355,8 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
 
     Parameters
     ----------
-    fit : Fit, or anything that `log1pnmf.as_fit` takes
-    counts : array, sparse matrix or data frame of shape (n_samples, n_features)
-        The counts that were fitted. All entries are used; of counts in chunks, only those of the samples
-        kept in memory, up to 8,192 at random.
     n_entries : int
         Number of extreme entries to keep.
-    feature_names : sequence of str, optional
-        Names of the features; by default those of the fit.
 
     Examples
     --------

@@ -354,12 +354,12 @@ def _batches(inputs: ReportInput, label: str, fit: Fit, counts: Counts | None) -
     found = batch_findings(fit, counts)
     sentences = [
         "In each batch the rate of every feature is multiplied by an effect. Loadings and factors describe "
-        f"what the {len(found.names)} batches have in common."
+        f"what the {fit.batches.n_batches} batches have in common."
     ]
     if counts is not None:
         sentences.append(
             "With the same loadings and factors, but without the effects, the deviance of this fit would be "
-            f"{found.total:.1%} larger."
+            f"{found['excess'][-1]:.1%} larger."
         )
     coinciding = [] if inputs.groups is None else confounded_groups(fit, inputs.groups.labels)
     return {
@@ -379,8 +379,6 @@ def _batches(inputs: ReportInput, label: str, fit: Fit, counts: Counts | None) -
                 "" if math.isnan(excess) else f"{excess:.1%}",
                 ", ".join(f"{feature}\u00a0×\u00a0{effect:.2g}" for feature, effect in features),
             )
-            for name, size, excess, features in zip(
-                found.names, found.n_samples, found.excess.tolist(), found.features, strict=True
-            )
+            for name, size, excess, features in list(zip(*found.values(), strict=True))[:-1]
         ],
     }
