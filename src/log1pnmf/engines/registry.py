@@ -40,20 +40,6 @@ EngineKind: TypeAlias = Literal["auto", "native", "torch", "streaming"]
 ENGINES: tuple[str, ...] = get_args(EngineKind)
 
 
-def supports(name: str, problem: Problem, row_solver: RowSolver) -> str | None:
-    """Return why an engine cannot fit a problem; None where it can."""
-    if row_solver != "newton":
-        if name != "native":
-            return f"it has row_solver='newton' only, got {row_solver!r}; use engine='native'"
-        if not problem.noise.zero_loss_is_mean:
-            return f"row_solver={row_solver!r} has no {problem.noise.name} noise; use 'newton'"
-        if problem.batches is not None:
-            return f"row_solver={row_solver!r} has no batches; use 'newton'"
-    if not problem.counts.in_memory and name != "streaming":
-        return "it needs counts in memory, but these are in chunks; use engine='streaming'"
-    return None
-
-
 def as_counts(counts: Any, engine: str = "native") -> Counts:
     """Check counts where they are: in memory, or in chunks on disk or a cluster."""
     plain = isinstance(counts, np.ndarray) or sparse.issparse(counts)
@@ -122,7 +108,13 @@ def make_engine(
     `after`: seconds until passes over chunks show their progress; None: never.
     """
     name = resolve_engine(name, problem.counts, n_components, row_solver)
-    why = supports(name, problem, row_solver)
+    why = None
+    if row_solver != "newton" and name != "native":
+        why = f"it has row_solver='newton' only, got {row_solver!r}; use engine='native'"
+    elif row_solver != "newton" and problem.batches is not None:
+        why = f"row_solver={row_solver!r} has no batches; use 'newton'"
+    elif not problem.counts.in_memory and name != "streaming":
+        why = "it needs counts in memory, but these are in chunks; use engine='streaming'"
     if why is not None:
         raise ValueError(f"engine={name!r} cannot be used here: {why}")
     if name == "streaming":

@@ -7,13 +7,15 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+import numpy as np
+
 from log1pnmf._common.checks import check_choice, check_number, check_whole
 from log1pnmf.counts.counts import SIZE_FACTORS, Counts
 from log1pnmf.engines.base import ROW_SOLVERS, RowSolver
 from log1pnmf.engines.registry import ENGINES
 from log1pnmf.model.dispersion import DispersionKind
 from log1pnmf.model.noise import ShiftedLog
-from log1pnmf.model.problem import Constraint
+from log1pnmf.model.problem import FREE, Bounds, Constraint
 from log1pnmf.model.zeros import QUADRATICS, Quadratic, QuadraticKind, quadratic
 
 LikelihoodKind: TypeAlias = Literal["auto", "adaptive", "exact", QuadraticKind]
@@ -181,5 +183,9 @@ class Settings:
 
     @property
     def constraint(self) -> Constraint:
-        """Bounds and penalties on the eta scale."""
-        return Constraint.sparse_factors(self.l1 * self.link.alpha, self.n_components)
+        """Bounds and penalties on the eta scale; with a penalty loadings are at most 1, to fix the scale."""
+        if self.l1 == 0.0:
+            return FREE
+        penalty = np.full(self.n_components, self.l1 * self.link.alpha)
+        penalty[0] = 0.0  # of the baseline
+        return Constraint(Bounds(upper=1.0), Bounds(penalty=penalty))

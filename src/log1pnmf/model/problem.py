@@ -365,15 +365,6 @@ class Constraint:
     loadings: Bounds = NON_NEGATIVE
     factors: Bounds = NON_NEGATIVE
 
-    @classmethod
-    def sparse_factors(cls, l1: float, n_components: int) -> Constraint:
-        """Penalise all factors but the first, the baseline; loadings are then at most 1, to fix the scale."""
-        if l1 == 0.0:
-            return cls()
-        penalty = np.full(n_components, l1)
-        penalty[0] = 0.0
-        return cls(Bounds(upper=1.0), Bounds(penalty=penalty))
-
     def scales(self, n_components: int) -> tuple[NDArray[np.bool_], Array]:
         """Describe which columns may be scaled: loadings multiplied and factors divided by a number."""
         low, high, _ = self.loadings.tables(n_components)

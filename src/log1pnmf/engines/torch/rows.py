@@ -44,8 +44,9 @@ class TensorPattern(Pattern):
         """Column of each entry, copied to the host."""
         return on_host(self.tensor)
 
-    def transpose(self) -> TensorPattern:
-        """Exchange rows and columns, sorted on the device."""
+    @cached_property
+    def transposed(self) -> TensorPattern:
+        """The same entries with rows and columns exchanged, sorted on the device."""
         indptr, row, _ = _transposed(self.shape, self.indptr, self.tensor)
         return TensorPattern(self.shape[::-1], indptr, row)
 
