@@ -14,7 +14,6 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebpts1
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import check_choice
 from log1pnmf.counts.compress import Pattern
 
 from .noise import ShiftedLog
@@ -76,20 +75,6 @@ class EntryZeros(NamedTuple):
     def curvature(self, t: Array) -> Array:
         """Differentiate its convex part twice; the other lies below its tangents."""
         return 2.0 * t * self.a2
-
-    def beyond(self, y: Array, eta: Array, t: Array) -> tuple[float, Array]:
-        """Cost of a row that is beyond where its concave part holds, and its gradient in eta; 0 inside.
-
-        Inside, the concave part takes at most `MOST_BEND` from the slope that the means of the zeros have.
-        Further out it has no minimum. There the sum of it and this cost goes on as a straight line.
-        """
-        mean = np.where(self.in_place(y), t * eta, 0.0)
-        steep, bend = float(mean.sum()), -2.0 * float(np.sum(self.b2 * mean**2))
-        ratio = 1.0 - MOST_BEND * steep / bend if bend > 0.0 else 0.0
-        if ratio <= 1e-9:
-            return 0.0, np.zeros_like(mean)
-        slope = -4.0 * (ratio - 0.5 * ratio**2) * self.b2 * t * mean - MOST_BEND * ratio * t
-        return 0.5 * ratio**2 * bend, np.where(self.in_place(y), slope, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,27 +144,17 @@ EXACT_FOR_IDENTITY = Quadratic(0.0, 1.0, 0.0)
 
 
 def quadratic(link: ShiftedLog, kind: str = "chebyshev") -> Quadratic:
-    """Quadratic of the chosen kind."""
-    check_choice("the quadratic", kind, QUADRATICS)
-    return chebyshev(link) if kind == "chebyshev" else taylor(link)
+    """Return the second-order expansion of ``expm1`` around 0 ("taylor"), or an interpolation of ``exp``.
 
-
-def taylor(link: ShiftedLog) -> Quadratic:
-    """Second-order expansion of ``expm1`` around 0 (exact for the identity link)."""
-    return EXACT_FOR_IDENTITY if link.is_identity else Quadratic(0.0, 1.0, 0.5)
-
-
-def chebyshev(link: ShiftedLog) -> Quadratic:
-    """Interpolation of ``exp`` in the three Chebyshev nodes of the rates from 0 to 1.
-
-    There eta lies in ``[0, log(1 + 1/c)]``.
-
-    In Newton's form the interpolant is made of divided differences of ``exp``. For close nodes (large ``c``)
+    That is in the three Chebyshev nodes of the rates from 0 to 1, where eta lies in ``[0, log(1 + 1/c)]``. In
+    Newton's form the interpolant is made of divided differences of ``exp``. For close nodes (large ``c``)
     their defining quotients lose all digits; their power series has only positive terms and loses none.
     The constant follows from the interpolation error at 0: ``p(0) - 1 = x0 x1 x2 exp[0, x0, x1, x2]``.
     """
     if link.is_identity:
         return EXACT_FOR_IDENTITY
+    if kind == "taylor":
+        return Quadratic(0.0, 1.0, 0.5)
     x0, x1, x2 = (float(x) for x in 0.5 * math.log1p(1.0 / link.c) * (1.0 + chebpts1(3)))
     a2 = _divided_difference_of_exp(x0, x1, x2)
     a1 = _divided_difference_of_exp(x0, x1) - a2 * (x0 + x1)
