@@ -377,8 +377,9 @@ class Counts:
     @cached_property
     def log_factorial(self) -> float:
         """Sum over all entries of log(y!), the constant of the Poisson log-likelihood."""
-        often, sums = np.zeros(256, dtype=np.int64), []
-        for piece in pieces(self.by_row.values):
+        often, sums, values = np.zeros(256, dtype=np.int64), [], self.by_row.values
+        for start in range(0, len(values), CHUNK):
+            piece = values[start : start + CHUNK]
             small = np.minimum(piece, 255.0).astype(np.uint8)
             other = small != piece
             often += np.bincount(small, minlength=256)

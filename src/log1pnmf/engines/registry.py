@@ -22,16 +22,13 @@ from .base import Engine, RowSolver
 from .native import NativeEngine
 from .streaming import StreamingEngine
 
-LEAST_WORK_FOR_A_GPU = 2e7
-"""Non-zeros times factors from which "auto" takes a graphics card."""
-MOST_FACTORS_ON_A_GPU = 128
-"""Of a fit on a graphics card: registers of a processor hold the Hessian of a row."""
+LEAST_WORK_FOR_A_GPU = 2e7  # non-zeros times factors from which "auto" takes a graphics card
+MOST_FACTORS_ON_A_GPU = 128  # of a fit on a graphics card: registers of a processor hold the Hessian of a row
 SINGLE_ROW = 2.0**20
 """Total count of a sample up to which rounding errors of its log-likelihood stay below about 1 in float32."""
 LARGEST_TOTAL = 1e9
 """Total count of a sample up to which rounding errors of its log-likelihood stay below 1e-6 in float64."""
-MUCH = 1 << 30
-"""Bytes of K x K matrices of a thread from which a fit warns."""
+MUCH = 1 << 30  # bytes of K x K matrices of a thread from which a fit warns
 MATRICES, SQUARES = 6, 13
 """Copies of loadings and factors in the solver; K x K matrices of a thread, sums in 8 lanes among them."""
 

@@ -89,12 +89,7 @@ class ChunkModel:
 
 @dataclass(frozen=True, eq=False)
 class _Piece(Problem):
-    """Some rows of a problem; the constants belong to the whole problem."""
-
-    @cached_property
-    def constant(self) -> float:
-        """0: the whole problem adds it."""
-        return 0.0
+    """Some rows of a problem; the constant belongs to the whole problem."""
 
     @cached_property
     def plain_constant(self) -> float:

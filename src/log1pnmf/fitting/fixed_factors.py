@@ -210,14 +210,10 @@ def _check_possible(counts: Counts, known: Structure, settings: Settings) -> Non
 
 # ---------- where a fit starts of whose factors something is known
 
-BESIDE = 0.1
-"""Part of the mean signal that a known factor has at first, beside free ones."""
-SETTLING = 5
-"""Iterations with Poisson noise before others."""
-FARTHEST = 5.0
-"""Times that the loading of a set may be above or below that of a mean sample at first."""
-OUTSIDE = 1e-3
-"""Part of that which features outside of a mask have at first, where they may have any."""
+BESIDE = 0.1  # part of the mean signal that a known factor has at first, beside free ones
+SETTLING = 5  # iterations with Poisson noise before others
+FARTHEST = 5.0  # times that the loading of a set may be above or below that of a mean sample at first
+OUTSIDE = 1e-3  # part of that which features outside of a mask have at first, where they may have any
 
 
 def beside_known(

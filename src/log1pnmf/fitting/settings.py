@@ -25,8 +25,7 @@ LIKELIHOODS: tuple[str, ...] = get_args(LikelihoodKind)
 NOISES: tuple[str, ...] = get_args(NoiseKind)
 INITS: tuple[str, ...] = get_args(InitKind)
 
-GIVEN = "given"
-"""Stands for what a user gave as arrays."""
+GIVEN = "given"  # stands for what a user gave as arrays
 
 LARGEST_EXACT = 2e8
 """Entries up to which the exact log-likelihood of an approximate fit is computed without being asked for.
@@ -35,8 +34,7 @@ An adaptive fit always knows its own."""
 LARGEST_EXACT_ON_CARD = 1e9
 """Entries up to which a card visits every one of them at about the cost of the non-zeros."""
 
-SMALLEST_C, LARGEST_C = 1e-9, 1e12
-"""Beyond that double precision does not hold the model."""
+SMALLEST_C, LARGEST_C = 1e-9, 1e12  # beyond that double precision does not hold the model
 
 CHOICES = {
     "likelihood": LIKELIHOODS,

@@ -331,12 +331,10 @@ zero, which is impossible. Exact zeros come from the half-steps."""
 
 SHORTER = 0.25
 """Fraction of an unchecked update that is tried next, when the whole update raised the objective."""
-MOST_SHORTENED = 6
-"""Number of such fractions in a row after which the fit ends."""
+MOST_SHORTENED = 6  # number of such fractions in a row after which the fit ends
 RESCALED_EVERY = 8
 """Iterations after which columns are balanced, where their scale is free: a device has to be waited for."""
-ROUNDING = 1e-12
-"""A rise of the objective by a smaller fraction of it is rounding error."""
+ROUNDING = 1e-12  # a rise of the objective by a smaller fraction of it is rounding error
 
 
 def alternate(

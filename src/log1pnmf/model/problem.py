@@ -177,9 +177,10 @@ class Problem:
 
     def _side_zeros(self, *, features: bool) -> SideZeros | None:
         """Return the zeros of the side whose rows are features, or samples."""
-        zeros, (n, m) = self.zeros, self.counts.shape
+        zeros = self.zeros
         if zeros is None:
             return None
+        n, m = self.counts.shape
         if isinstance(zeros, AdaptiveZeros):  # of every feature: linear and quadratic coefficient
             own, stored = np.ascontiguousarray(zeros.quadratics[:, 1:3]), zeros.stored
         else:

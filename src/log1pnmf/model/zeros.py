@@ -7,7 +7,7 @@ those zeros exactly for which it is not good enough.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -25,8 +25,7 @@ Array = NDArray[np.float64]
 QuadraticKind: TypeAlias = Literal["chebyshev", "taylor"]
 QUADRATICS: tuple[str, ...] = get_args(QuadraticKind)
 
-MOST_BEND = 0.7
-"""Part of the slope of means that the concave part may take from the zeros of a row."""
+MOST_BEND = 0.7  # part of the slope of means that the concave part may take from the zeros of a row
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,7 @@ class AdaptiveZeros:
     # (m,): those whose measure (`tests/reference_zeros.py`) is above it are exact
     caps: Array
     error: float  # sum over the others of ``t * |loss / t - quadratic|`` where the set was chosen
+    constants: Array = field(init=False, repr=False)  # (m,): sums of the constant terms
 
     def __post_init__(self) -> None:
         # numbers of single precision, two of which have room in one double of an engine; not the constants
@@ -98,6 +98,10 @@ class AdaptiveZeros:
         of_eta = [1, 2, 4][: (own.shape[1] + 1) // 2]
         own[:, of_eta] = own[:, of_eta].clip(-largest, largest).astype(np.float32)
         object.__setattr__(self, "quadratics", own)
+        constants = own[:, 0] * self.exposure[:, 0]
+        if own.shape[1] == 5:
+            constants = constants + own[:, 3] * self.exposure[:, 1]
+        object.__setattr__(self, "constants", constants)
 
     @property
     def constant(self) -> Array:
@@ -128,12 +132,6 @@ class AdaptiveZeros:
     def of_samples(self, block: slice) -> EntryZeros:
         """Return what replaces the zeros of some samples."""
         return EntryZeros(self.a1, self.a2, self.stored.transposed.to_dense(block), self.by_exposure[:, 1])
-
-    @property
-    def constants(self) -> Array:
-        """Sum the constant terms of every feature."""
-        own = self.quadratics[:, 0] * self.exposure[:, 0]
-        return own + self.quadratics[:, 3] * self.exposure[:, 1] if self.quadratics.shape[1] == 5 else own
 
 
 Zeros = Quadratic | AdaptiveZeros
@@ -185,8 +183,7 @@ def _divided_difference_of_exp(*nodes: float) -> float:
 
 # ---------- which zeros to compute exactly
 
-LARGEST_CAP = 1.5
-"""Beyond that no quadratic comes near an exponential."""
+LARGEST_CAP = 1.5  # beyond that no quadratic comes near an exponential
 N_CAPS, N_SMALLER_CAPS = 10, 4
 LOWEST_PRICE, HIGHEST_PRICE = 1e-12, 1e2
 """Of a zero that is computed exactly, in units of the errors that are allowed in all."""
@@ -197,8 +194,7 @@ FLATTEST, STEEPEST = 0.9, 4.0
 """With dispersions, how many times that of the expansion a slope is at least, and a coefficient at most. The
 concave part (`MOST_BEND`) never takes the whole of such a slope. Where zeros have nearly the same eta, least
 squares alone would give any number."""
-SURVEYED = 1024
-"""Samples that are enough to choose which zeros to compute exactly."""
+SURVEYED = 1024  # samples that are enough to choose which zeros to compute exactly
 
 
 def surveyed_every(n_samples: int) -> int:
