@@ -106,7 +106,8 @@ class _Search:
 
         def of_all(theta: Array, which: Which) -> Expansion:
             every = np.arange(len(prior.centre))
-            return self._objective(theta.repeat(len(every)), every, prior).summed()
+            at = self._objective(theta.repeat(len(every)), every, prior)
+            return Expansion(*(one.sum(keepdims=True) for one in (at.value, at.slope, at.bend)))
 
         def of_some(theta: Array, which: Which) -> Expansion:
             return self._objective(theta, self.some[which], prior)

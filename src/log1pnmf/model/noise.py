@@ -153,10 +153,6 @@ class Expansion:
             self.value + times * other.value, self.slope + times * other.slope, self.bend + times * other.bend
         )
 
-    def summed(self) -> Expansion:
-        """Sum over all features."""
-        return Expansion(*(one.sum(keepdims=True) for one in (self.value, self.slope, self.bend)))
-
 
 @dataclass(frozen=True, eq=False)
 class Prior:
