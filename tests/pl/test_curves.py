@@ -143,7 +143,7 @@ class TestCompare:
         names = [text.get_text() for text in lower.get_legend().get_texts()][::-1]
         assert names == ["k1", "k3", "k0", "k2"]
         colors = [patch.get_facecolor()[:3] for patch in lower.get_legend().get_patches()][::-1]
-        assert colors == [to_rgb(color) for color in factor_colors(shown.n_components)]
+        assert colors == [to_rgb(color) for color in factor_colors(shown.loadings)]
 
     def test_matches_are_on_the_diagonal(self, shown, permuted, figure):
         pl.compare(shown, permuted, on="factors", figure=figure)
@@ -157,7 +157,7 @@ class TestCompare:
         other = fit_of_arrays(strange, np.ones((30, 2)), np.inf)
         pl.compare(shown, other, figure=figure)
         used = [patch.get_facecolor()[:3] for patch in figure.axes[1].get_legend().get_patches()]
-        ours = [to_rgb(color) for color in factor_colors(shown.n_components)]
+        ours = [to_rgb(color) for color in factor_colors(shown.loadings)]
         assert sum(color in ours for color in used) == 1
         assert len(set(used)) == 2
 

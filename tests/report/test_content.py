@@ -11,6 +11,7 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 from log1pnmf import Log1pNMF, dominant_factor, shares
+from log1pnmf._common import checks
 from log1pnmf.analysis import diagnose
 from log1pnmf.analysis.groups import Groups
 from log1pnmf.analysis.metrics import deviance_explained
@@ -157,6 +158,14 @@ def test_the_head_says_what_was_fitted_and_how_much_it_explains(page, models, co
     assert "3 factors at c = 1 and c = ∞." in head
     shares = [f"{deviance_explained(model, counts):.1%}" for model in models]
     assert f"Both fits converged. They explain {' and '.join(shares)} of the deviance of the" in head
+
+
+def test_progress_of_all_that_takes_long(models, counts, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(checks, "LOG_EVERY", 0.0)
+    with checks.logged():
+        write_report(tmp_path / "r.html", models[0], counts=counts)
+    told = {line.split(":")[0] for line in capsys.readouterr().err.splitlines()}
+    assert told == {"markers", "evidence", "deviance explained", "residuals"}
 
 
 def test_without_counts_the_features_are_the_same(models, about, tmp_path):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf._common.checks import shown
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import as_fit
@@ -67,7 +68,10 @@ def batch_findings(fit: Any, counts: Any = None, *, n_top: int = 5) -> BatchFind
     sums = np.full((batches.n_batches, 2), np.nan)
     if counts is not None:
         matrix = counts_of(found, counts)
-        sums = np.array([_deviances(found, matrix, batches, b) for b in places])
+        with shown(None, "deviance without effects of batches", "part") as show:
+            for b in places:
+                sums[b] = _deviances(found, matrix, batches, b)
+                show(b + 1, batches.n_batches)
     with np.errstate(divide="ignore", invalid="ignore"):
         excess, total = sums[:, 1] / sums[:, 0] - 1.0, float(np.divide(*sums.sum(axis=0)[::-1]) - 1.0)
     sizes = np.bincount(batches.labels, minlength=batches.n_batches)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -58,6 +58,26 @@ ABOUT_BATCHES = re.compile(r"\d+ batches: without their effects")  # the section
 MOST_GROUPS = 40  # that are shown; the smallest beyond these are merged
 ENDED_EARLY = re.compile(r"not converged|interrupted after|stopped by a callback")  # messages that warn
 HEAT_STEPS = 10  # shades of a heat map; the style sheet has a class for each
+
+
+class ReportOptions(TypedDict, total=False):
+    """Options of `write_report`, for type checkers."""
+
+    counts: Any
+    title: str | None
+    sample_names: Any
+    feature_names: Any
+    gene_symbols: str | None
+    groupby: Any
+    group_name: str | None
+    source: str | None
+    command: str | None
+    filters: Sequence[str]
+    notes: Sequence[str]
+    date: str | None
+    n_jobs: int | None
+    evidence: Any
+    markers: Any
 
 
 def write_report(
@@ -191,7 +211,7 @@ def write_report(
 
 def _render(inputs: ReportInput) -> str:
     pair = inputs.compared
-    colors = colors_of_fits([fit.loadings for fit in inputs.fits], pair[0] if pair else 0)
+    colors = colors_of_fits(inputs.fits, pair[0] if pair else 0)
     arrangement = arrange_samples(inputs)
     tests, found = sections.find_markers(inputs), sections.find_evidence(inputs)
     factors = [

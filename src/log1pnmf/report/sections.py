@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import plural
+from log1pnmf._common.checks import plural, shown
 from log1pnmf.analysis.batches import batch_findings, confounded_groups
 from log1pnmf.analysis.diagnostics import Diagnostics, diagnose
 from log1pnmf.analysis.evidence import Evidence, evidence
@@ -222,7 +222,11 @@ def describe_fits(inputs: ReportInput) -> dict[str, Any]:
     names = dict.fromkeys(name for one in facts for name in one)
     rows = [(name[0].upper() + name[1:], [one.get(name, "none") for one in facts]) for name in names]
     rows.insert(0, ("Factors (K)", [str(fit.n_components) for fit in inputs.fits]))
-    explained = [_explained(fit, inputs.counts, inputs.n_jobs) for fit in inputs.fits]
+    explained = []
+    with shown(None, "deviance explained", "fit") as show:
+        for fit in inputs.fits:
+            explained.append(_explained(fit, inputs.counts, inputs.n_jobs))
+            show(len(explained), len(inputs.fits))
     if inputs.counts is not None:
         texts = [_deviance(fit, share) for fit, share in zip(inputs.fits, explained, strict=True)]
         rows.insert(1, ("Deviance explained", texts))
