@@ -238,9 +238,9 @@ def factor_colors(loadings: Array) -> list[str]:
     return [PALE, *colors[1:]] if evenness(loadings[:, :1])[0] >= SHARED else colors
 
 
-def colors_of_fits(fits: Sequence[Fit], reference: int = 0, on: str = "loadings") -> list[list[str]]:
+def colors_of_fits(fits: Sequence[Fit], reference: int = 0) -> list[list[str]]:
     """Return colours for the factors of several fits: where they match the reference, its colours."""
-    tables = [getattr(fit, on) for fit in fits]
+    tables = [fit.loadings for fit in fits]
     first, palette = tables[reference], factor_colors(fits[reference].loadings)
     fresh = iter(distinct_colors(sum(table.shape[1] for table in tables))[len(palette) - 1 :])
     colors = []

@@ -190,8 +190,6 @@ gene_symbols : str, optional
     Column of ``adata.var`` with the names to show, if `var_names` are identifiers.
 max_samples : int, optional
     Maximum number of samples to draw; groups are thinned equally.
-random_state : int
-    Seed that decides which samples are drawn.
 n_columns : int
     Number of panels in a row.
 title : str, optional

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from log1pnmf._common.checks import check_choice
 from log1pnmf.analysis.diagnostics import OUTLYING, Diagnostics
 from log1pnmf.analysis.groups import arrange, colors_of_fits, read_labels
 from log1pnmf.analysis.marker_tests import Z95
 from log1pnmf.analysis.metrics import FactorMatch, match_factors
-from log1pnmf.engines.base import PairSide
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.summary import NOISES
 
@@ -34,9 +32,7 @@ def compare(
     groupby: Any = None,
     *,
     keys: tuple[str | None, str | None] = (None, None),
-    on: PairSide = "loadings",
     max_samples: int | None = 20_000,
-    random_state: int = 0,
     figure: canvas.OnFigure = None,
     **shown: Unpack[canvas.Shown],
 ) -> Any:
@@ -50,32 +46,32 @@ def compare(
         Column of ``obs`` of the first fit, or labels; numbers sort the samples, as in `structure`.
     keys : (str, str), optional
         Names of the fits in AnnData; both may be in the same object.
-    on : {"loadings", "factors"}
-        Whether to correlate loadings over samples, or factors over features (Pearson). Loadings compare
-        across c; factors have different scales at different c.
 
     Returns
     -------
     Figure
         The structure plot of `a` above that of `b`, with the samples in the same order. Beside them is the
-        similarity of all pairs of factors, with matched factors on the diagonal. A factor of `b` has the
-        colour of its match in `a` if they correlate by at least 0.5, and otherwise a colour of its own.
+        similarity of all pairs of factors, the correlation of their loadings, with matched factors on the
+        diagonal. A factor of `b` has the colour of its match in `a` if they correlate by at least 0.5, and
+        otherwise a colour of its own.
     """
     first, second = fit_to_draw(a, key=keys[0]), fit_to_draw(b, key=keys[1])
-    tables = _compared(first, second, on)
-    match = match_factors(*tables)
+    if len(first.loadings) != len(second.loadings):
+        raise ValueError(
+            f"both fits must be of the same samples, got {len(first.loadings)} and {len(second.loadings)}; "
+            "to compare factors of different samples, use log1pnmf.analysis.metrics.match_factors"
+        )
+    match = match_factors(first.loadings, second.loadings)
     order = match.order()
     groups = None if groupby is None else read_labels(a, groupby)
     both = np.concatenate((first.loadings, second.loadings[:, order]), axis=1)
-    arrangement = arrange(both, groups, max_samples=max_samples, random_state=random_state)
+    arrangement = arrange(both, groups, max_samples=max_samples)
 
     figure = figure_or_new(figure, (11.0, 4.6))
     grid = figure.add_gridspec(2, 2, width_ratios=(2.1, 1.0))
     upper, lower, similar = (figure.add_subplot(grid[at]) for at in ((0, 0), (1, 0), (slice(None), 1)))
-    columns = (np.arange(first.n_components), order)
-    for ax, fit, own, palette in zip(
-        (upper, lower), (first, second), columns, colors_of_fits((first, second), on=on), strict=True
-    ):
+    columns, palettes = (np.arange(first.n_components), order), colors_of_fits((first, second))
+    for ax, fit, own, palette in zip((upper, lower), (first, second), columns, palettes, strict=True):
         used = [palette[k] for k in own]
         draw_structure(ax, fit.loadings[arrangement.order][:, own], arrangement, used)
         factor_legend(ax, [fit.factor_labels[k] for k in own], used)
@@ -84,21 +80,6 @@ def compare(
     _draw_similarity(similar, first, second, match)
     name_groups(lower, arrangement, groupby)
     return figure
-
-
-def _compared(first: Fit, second: Fit, on: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the loadings or the factors of two fits to the same samples."""
-    check_choice("on", on, ("loadings", "factors"))
-    if len(first.loadings) != len(second.loadings):
-        raise ValueError(
-            f"both fits must be of the same samples, got {len(first.loadings)} and {len(second.loadings)}; "
-            "to compare factors of different samples, use log1pnmf.analysis.metrics.match_factors"
-        )
-    if on == "loadings":
-        return first.loadings, second.loadings
-    canvas.need_factors(first)
-    canvas.need_factors(second)
-    return first.factors, second.factors
 
 
 def _draw_similarity(ax: Any, first: Fit, second: Fit, match: FactorMatch) -> None:

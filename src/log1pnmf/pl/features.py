@@ -109,7 +109,6 @@ def volcano(
 # ---------- plots of the features of factors: one factor at a time, and one against another
 
 PANELS_PER_ROW = 5
-FLOOR = 1e-3  # part of the largest value at which log axes begin; smaller values are drawn there
 
 
 @drawing
@@ -122,8 +121,6 @@ def factor_scatter(
     feature_names: Any = None,
     gene_symbols: str | None = None,
     n_labels: int = 12,
-    highlight: Sequence[str] | None = None,
-    scale: Literal["linear", "log"] = "linear",
     title: str | None = None,
     ax: Axes | None = None,
     **shown: Unpack[canvas.Shown],
@@ -137,28 +134,19 @@ def factor_scatter(
     n_labels : int
         Maximum number of features to name: the largest in either factor and in both. Names that would overlap
         are omitted.
-    highlight : sequence of str, optional
-        Features to name instead of the extreme ones; they are drawn in colour.
-    scale : {"linear", "log"}
-        Scale of both axes. On log axes, values below a thousandth of the largest are drawn at that limit.
     """
-    check_choice("scale", scale, ("linear", "log"))
     fit = fit_to_draw(source, key=key, feature_names=symbols_of(source, gene_symbols, feature_names))
     canvas.need_factors(fit)
     pair = chosen_factors(fit, (a, b))
     x, y = fit.factors[:, pair].T
     rho = correlation_matrix(fit.factors[:, pair])[0, 1]
-    named = _extremes(x, y, n_labels) if highlight is None else _find(fit, highlight)
+    named = _extremes(x, y, n_labels)
     palette = point_colors(fit.n_components)
     sides = [palette[pair[0] if x[j] >= y[j] else pair[1]] for j in named]  # where its value is larger
     largest = float(max(x.max(), y.max())) or 1.0
     limits = (-0.08 * largest, 1.06 * largest)
-    if scale == "log":
-        least = FLOOR * largest
-        x, y, limits = np.maximum(x, least), np.maximum(y, least), (0.6 * least, 1.8 * largest)
     ax = axes_or_new(ax, (4.4, 4.4))
     tidy(ax)
-    ax.set(xscale=scale, yscale=scale)
     ax.scatter(x, y, s=7, color="#9aa3ab", alpha=0.6, linewidths=0, rasterized=True)
     ax.plot(limits, limits, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
     ax.scatter(x[named], y[named], s=11, color=sides, linewidths=0, zorder=3)
@@ -177,15 +165,6 @@ def _extremes(x: Array, y: Array, n_labels: int) -> NDArray[np.intp]:
     turns = np.stack([np.argsort(-score, kind="stable")[:n_labels] for score in scores], axis=1).ravel()
     _, first = np.unique(turns, return_index=True)
     return turns[np.sort(first)][:n_labels]
-
-
-def _find(fit: Fit, names: Sequence[str]) -> NDArray[np.intp]:
-    """Return the numbers of features that are given by name."""
-    places = {name: j for j, name in enumerate(fit.feature_labels.tolist())}
-    unknown = [name for name in names if name not in places]
-    if unknown:
-        raise ValueError(f"no feature is called {', '.join(map(repr, unknown[:5]))}; see feature_names")
-    return np.array([places[name] for name in names], dtype=np.intp)
 
 
 @drawing

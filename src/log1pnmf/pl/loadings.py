@@ -110,7 +110,6 @@ def spatial(
     adata: Any,
     *,
     factors: Sequence[int | str] | None = None,
-    dominant: bool = True,
     key: str | None = None,
     library_key: str | None = None,
     image: str = "hires",
@@ -121,6 +120,8 @@ def spatial(
 ) -> Any:
     """Draw the dominant factor and the loadings of each factor in a tissue, over the image of each section.
 
+    `log1pnmf.dominant_factor` tells which factor dominates a sample.
+
     Parameters
     ----------
     adata : AnnData
@@ -128,8 +129,6 @@ def spatial(
         of spots are those in ``uns["spatial"]``, where scanpy and squidpy keep them.
     factors : sequence of int or str, optional
         Which factors to draw, by number or name; by default all. ``[]`` draws the dominant factor alone.
-    dominant : bool
-        Whether to draw the dominant factor of each sample (`log1pnmf.dominant_factor`).
     library_key : str, optional
         Column of ``adata.obs`` with the section (slide, library) of every sample; by default "library_id",
         "section" or "slide", if there is one. Each section is drawn in panels of its own.
@@ -145,16 +144,14 @@ def spatial(
         The y axis points downwards, as in images. Shades of a factor are the same in all sections.
     """
     fit, sections = fit_to_draw(adata, key=key), sections_of(adata, library_key, image)
-    panels_of_section: list[int | None] = [*([None] if dominant else []), *chosen_factors(fit, factors)]
-    drawn = [(section, k) for section in sections for k in panels_of_section]
+    canvas.need_factors(fit)
+    drawn = [(section, k) for section in sections for k in (None, *chosen_factors(fit, factors))]
     figure, panels = canvas.panels_in(figure, len(drawn), n_columns, (2.3, 2.4))
-    if dominant:
-        canvas.need_factors(fit)
-        colors = point_colors(fit.n_components)
-        palette = dict(zip(fit.factor_names, colors, strict=True))
-        largest = np.array([to_rgba(palette.get(name, ABSENT)) for name in dominant_factor(fit)])
-        last = panels[min(n_columns, len(panels)) - 1]  # of the first row
-        factor_legend(last, fit.factor_labels[::-1], colors[::-1])
+    colors = point_colors(fit.n_components)
+    palette = dict(zip(fit.factor_names, colors, strict=True))
+    largest = np.array([to_rgba(palette.get(name, ABSENT)) for name in dominant_factor(fit)])
+    last = panels[min(n_columns, len(panels)) - 1]  # of the first row
+    factor_legend(last, fit.factor_labels[::-1], colors[::-1])
     for ax, (section, k) in zip(panels, drawn, strict=True):
         spots = _spots(ax, section, size)
         if k is None:
@@ -369,7 +366,6 @@ def structure(
     factors: Sequence[int | str] | None = None,
     heights: Literal["loadings", "shares"] = "loadings",
     max_samples: int | None = 20_000,
-    random_state: int = 0,
     colors: Sequence[Any] | None = None,
     legend: bool = True,
     title: str | None = None,
@@ -403,7 +399,7 @@ def structure(
     check_choice("heights", heights, ("loadings", "shares"))
     fit = fit_to_draw(source, key=key)
     groups = None if groupby is None else read_labels(source, groupby)
-    arrangement = arrange(fit.loadings, groups, max_samples=max_samples, random_state=random_state)
+    arrangement = arrange(fit.loadings, groups, max_samples=max_samples)
     chosen = chosen_factors(fit, factors)
     palette = factor_colors(fit.loadings) if colors is None else list(colors)
     used = [palette[k] for k in chosen]

@@ -50,7 +50,6 @@ LINES = {"exact": "-", "adaptive": "-.", "approximate": "--"}  # by the likeliho
 def convergence(
     sources: Any,
     *,
-    x: Literal["iteration", "seconds"] = "iteration",
     names: Sequence[str] | None = None,
     ax: Axes | None = None,
     **shown: Unpack[canvas.Shown],
@@ -61,8 +60,6 @@ def convergence(
     ----------
     sources : Fit, Log1pNMF, AnnData or a file that `save` wrote, or a sequence of them
         One fit or several.
-    x : {"iteration", "seconds"}
-        What the horizontal axis shows.
     names : sequence of str, optional
         Names of the sources; by default their values of c.
 
@@ -73,7 +70,6 @@ def convergence(
     zeros to be checked exactly are chosen again, but keeps gains from new dispersions. The line of the best
     fit ends before its last iteration, where the difference is zero.
     """
-    check_choice("x", x, ("iteration", "seconds"))
     given = list(sources) if isinstance(sources, list | tuple) else [sources]
     fits = [fit_to_draw(source) for source in given]
     labels = [name_of(fit) for fit in fits] if names is None else list(names)
@@ -85,10 +81,12 @@ def convergence(
         rows, objective = levelled(fit.history)
         gap = objective - best[_comparable(fit)]
         style: dict[str, Any] = {"color": color, "linewidth": 1.4, "linestyle": LINES[_comparable(fit)[1]]}
-        ax.plot(np.asarray(fit.history[x])[rows], np.where(gap > 0.0, gap, np.nan), label=label, **style)
+        ax.plot(
+            np.asarray(fit.history["iteration"])[rows], np.where(gap > 0.0, gap, np.nan), label=label, **style
+        )
     tidy(ax)
     ax.set_yscale("log")
-    caption(ax, x, "objective above the best")
+    caption(ax, "iteration", "objective above the best")
     ax.legend(frameon=False, fontsize="small", labelcolor=INK)
     return ax
 
