@@ -213,7 +213,7 @@ def extend(run: Callable[..., Any], more: Mapping[str, Any], shared: str, after:
     own, _, later = own.partition("\n\n")
     known = entries(shared) | entries(own)
     texts = dict.fromkeys(known[one.name] for one in parameters)
-    run.__doc__ = f"{before}{title}{chr(10).join(texts)}\n\n{after}{later}"
+    run.__doc__ = f"{before.rstrip()}\n\n{title}{chr(10).join(texts)}\n\n{after}{later}"
 
 
 # ---------- checks of arguments. All errors have one form

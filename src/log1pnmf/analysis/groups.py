@@ -272,9 +272,7 @@ class Arrangement:
     scale: Array | None = None
 
 
-def arrange(
-    loadings: Array, groupby: Any = None, *, max_samples: int | None = None, random_state: int = 0
-) -> Arrangement:
+def arrange(loadings: Array, groupby: Any = None, *, max_samples: int | None = None) -> Arrangement:
     """Put samples in order: group by group (or along a number), with similar samples side by side.
 
     Up to 300 samples of a group are the leaves of an average-linkage tree, in the order that makes the path
@@ -292,7 +290,7 @@ def arrange(
         return _along(scale, max_samples)
     which = Groups.of(which)
     check_one_each("groupby", which.codes, n)
-    rng = np.random.default_rng(random_state)
+    rng = np.random.default_rng(0)
     parts, spans, start = [], [], 0
     for code, (name, quota) in enumerate(zip(which.names, _quotas(which.sizes, max_samples), strict=True)):
         members = np.flatnonzero(which.codes == code)

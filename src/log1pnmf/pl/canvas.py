@@ -188,6 +188,13 @@ feature_names : sequence of str, optional
     Names of the features; by default those of the source.
 gene_symbols : str, optional
     Column of ``adata.var`` with the names to show, if `var_names` are identifiers.
+groupby : str, array-like of shape (n,) or None
+    Column of ``adata.obs``, or at most 60 different labels; categories keep their order. In plots of single
+    samples, numbers with more different values (a pseudotime, an age) sort the samples, and a strip shows
+    them.
+n_labels : int
+    Maximum number of features or samples to name, the most extreme first; names that would overlap are
+    omitted.
 max_samples : int, optional
     Maximum number of samples to draw; groups are thinned equally.
 n_columns : int

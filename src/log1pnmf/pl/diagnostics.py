@@ -42,8 +42,6 @@ def compare(
     ----------
     a, b : Fit, Log1pNMF, AnnData, or a file that `save` wrote
         The two fits.
-    groupby : str or array-like of shape (n,), optional
-        Column of ``obs`` of the first fit, or labels; numbers sort the samples, as in `structure`.
     keys : (str, str), optional
         Names of the fits in AnnData; both may be in the same object.
 
@@ -102,13 +100,7 @@ GREY, RED, BAND = "#9aa3ab", "#c4473a", "#f0d3cf"
 def diagnostics(
     found: Diagnostics, *, n_labels: int = 8, figure: canvas.OnFigure = None, **shown: Unpack[canvas.Shown]
 ) -> Any:
-    """Draw variances of features, deviances of samples, and the error of an approximation.
-
-    Parameters
-    ----------
-    n_labels : int
-        Maximum number of features and samples to name in each panel.
-    """
+    """Draw the variances of features against their means, and the deviances of samples."""
     _check_kind(found)
     figure = figure_or_new(figure, (8.4, 3.6))
     left, right = figure.subplots(1, 2)
@@ -130,16 +122,8 @@ def dispersion(
 ) -> Axes:
     """Draw the dispersions of a fit with negative binomial noise against mean counts, with their trend.
 
-    Parameters
-    ----------
-    n_labels : int
-        Maximum number of features to name: those farthest above the trend.
-
-    Returns
-    -------
-    Axes
-        The line is the trend. The band around it contains 95% of the prior of a feature's dispersion, so it
-        shows how strongly dispersions are pulled towards the trend.
+    The band around the trend contains 95% of the prior of a feature's dispersion, so it shows how strongly
+    dispersions are pulled towards the trend. Names are of the features farthest above it.
     """
     _check_kind(found)
     if found.fitted_dispersion is None:

@@ -54,8 +54,6 @@ def volcano(
         Factor: its number, from 0, or its name.
     level : float
         Features with an adjusted p-value up to this level are drawn in colour.
-    n_labels : int
-        Maximum number of features to name: the first of the factor. Names that would overlap are omitted.
     title : str, optional
         Title; by default the name of the factor.
 
@@ -125,15 +123,12 @@ def factor_scatter(
     ax: Axes | None = None,
     **shown: Unpack[canvas.Shown],
 ) -> Axes:
-    """Draw the features of one factor against those of another.
+    """Draw the features of one factor against those of another; name the largest in either and in both.
 
     Parameters
     ----------
     a, b : int or str
         Two factors: their numbers, from 0, or names.
-    n_labels : int
-        Maximum number of features to name: the largest in either factor and in both. Names that would overlap
-        are omitted.
     """
     fit = fit_to_draw(source, key=key, feature_names=symbols_of(source, gene_symbols, feature_names))
     canvas.need_factors(fit)

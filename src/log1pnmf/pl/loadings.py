@@ -376,10 +376,6 @@ def structure(
 
     Parameters
     ----------
-    groupby : str or array-like of shape (n,), optional
-        Column of ``adata.obs``, or labels; categories keep their order. Numbers with more than 60 different
-        values (a pseudotime, an age) sort the samples instead, and a strip shows the values. More than 60
-        other labels are an error.
     factors : sequence of int or str, optional
         Which factors to draw, by number or name, from the bottom up; by default all.
     heights : {"loadings", "shares"}
@@ -477,13 +473,7 @@ def loadings_by_group(
     ax: Axes | None = None,
     **shown: Unpack[canvas.Shown],
 ) -> Axes:
-    """Draw the mean loading of each factor in each group, as a heat map.
-
-    Parameters
-    ----------
-    groupby : str or array-like of shape (n,)
-        Column of ``adata.obs``, or labels; at most 60 groups.
-    """
+    """Draw the mean loading of each factor in each group, as a heat map."""
     fit = fit_to_draw(source, key=key)
     groups = read_groups(source, groupby)
     means = group_means(fit.loadings, groups)

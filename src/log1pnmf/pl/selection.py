@@ -81,9 +81,8 @@ def convergence(
         rows, objective = levelled(fit.history)
         gap = objective - best[_comparable(fit)]
         style: dict[str, Any] = {"color": color, "linewidth": 1.4, "linestyle": LINES[_comparable(fit)[1]]}
-        ax.plot(
-            np.asarray(fit.history["iteration"])[rows], np.where(gap > 0.0, gap, np.nan), label=label, **style
-        )
+        iterations = np.asarray(fit.history["iteration"])[rows]
+        ax.plot(iterations, np.where(gap > 0.0, gap, np.nan), label=label, **style)
     tidy(ax)
     ax.set_yscale("log")
     caption(ax, "iteration", "objective above the best")
