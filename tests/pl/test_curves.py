@@ -177,13 +177,6 @@ class TestSources:
         np.testing.assert_array_equal(fit_to_draw(some, key="mine").factors, adata.varm["mine"][::2])
         pl.factor_scatter(some, 0, 1, key="mine", ax=ax)
 
-    def test_projected_samples_have_loadings_only(self, ax):
-        adata = anndata.AnnData(np.zeros((4, 3)), obsm={"X_log1p_nmf": np.eye(4, 2)})
-        assert fit_to_draw(adata).factors.shape == (0, 2)
-        pl.structure(adata, ax=ax)
-        with pytest.raises(ValueError, match="no factors"):
-            pl.top_features(adata)
-
     def test_columns_of_obs_keep_the_order_of_categories(self):
         column = pandas.Categorical(["b", "a", "b"], categories=["b", "a"])
         adata = anndata.AnnData(np.zeros((3, 2)), obs=pandas.DataFrame({"type": column}, index=list("xyz")))
@@ -198,6 +191,9 @@ class TestSources:
             fit_to_draw(model, key="k")
         with pytest.raises(KeyError, match=r"adata\.obsm has no 'X_log1p_nmf' \(it has: none\)"):
             fit_to_draw(anndata.AnnData(np.zeros((2, 2))))
+        joined = anndata.AnnData(np.zeros((4, 3)), obsm={"X_log1p_nmf": np.eye(4, 2)})  # as by anndata.concat
+        with pytest.raises(KeyError, match=r"adata\.varm has no 'log1p_nmf'.*concat drops uns and varm"):
+            pl.structure(joined)
         with pytest.raises(ValueError, match="one name for each of the 12 features, got 1"):
             fit_to_draw(model, feature_names=["a"])
 

@@ -61,9 +61,6 @@ class TestScatter:
     def test_refusals(self, shown, ax):
         with pytest.raises(ValueError, match="or 0 to 3, got 4"):
             pl.factor_scatter(shown, 1, 4, ax=ax)
-        loadings_only = fit_of_arrays(np.ones((3, 2)), np.zeros((0, 2)))
-        with pytest.raises(ValueError, match="no factors"):
-            pl.factor_scatter(loadings_only, 0, 1, ax=ax)
 
 
 class TestTopFeatures:

@@ -91,16 +91,16 @@ def _column_means(values: Array, columns: int) -> Array:
 
 
 def fit_to_draw(source: Any, *, key: str | None = None, feature_names: Any = None) -> Fit:
-    """Return the fit of a source, largest loadings 1; it has no factors if only loadings are left."""
+    """Return the fit of a source, largest loadings 1; samples and features may be some of those fitted."""
     fit = _stored_fit(source, Keys(key)) if is_annotated(source) else as_fit(source, key=key)
     return fit.normalized("max").named(feature_names=feature_names)
 
 
 def _stored_fit(adata: Any, keys: Keys) -> Fit:
-    loadings = np.asarray(stored(adata, "obsm", keys.obsm), dtype=np.float64)
-    if keys.varm not in adata.varm or keys.uns not in adata.uns:
-        return fit_of_arrays(loadings, np.zeros((0, loadings.shape[1])))
-    about, more = adata.uns[keys.uns], {}
+    loadings, factors = (
+        np.asarray(stored(adata, slot, getattr(keys, slot)), dtype=np.float64) for slot in ("obsm", "varm")
+    )
+    about, more = stored(adata, "uns", keys.uns), {}
     rows, missing = fitted_samples(adata, about, loadings)
     if not missing:
         more["size_factors"] = np.asarray(about["size_factors"])[rows]
@@ -108,7 +108,7 @@ def _stored_fit(adata: Any, keys: Keys) -> Fit:
         more["dispersion"] = np.nan_to_num(adata.var[keys.dispersion].to_numpy(np.float64))
     return fit_of_arrays(
         loadings,
-        np.asarray(adata.varm[keys.varm], dtype=np.float64),
+        factors,
         float(about["c"]),
         scale=str(about["scale"]),
         feature_names=np.array(adata.var_names, dtype=object),
@@ -128,22 +128,11 @@ def fit_of_arrays(loadings: Array, factors: Array, c: float = 1.0, **known: Any)
     return replace(Fit(loadings, factors, np.ones(n), settings, settings, data, **rest), **known)
 
 
-def name_of(fit: Fit) -> str:
-    """Return the name of a fit; nothing where c is not known, because only loadings are left."""
-    return fit.name if len(fit.factors) else ""
-
-
 def chosen_factors(fit: Fit, factors: Sequence[int | str] | None) -> list[int]:
     """Return the numbers of factors that are given by number or name; of all, where none are given."""
     return [
         factor_number(k, fit.factor_names) for k in (range(fit.n_components) if factors is None else factors)
     ]
-
-
-def need_factors(fit: Fit) -> None:
-    """Refuse a source that has loadings only."""
-    if not len(fit.factors):
-        raise ValueError("the source has loadings but no factors; pass the fit itself")
 
 
 def result_in(source: Any, kind: type, key: str | None, *, tool: str, call: str) -> Any:

@@ -74,7 +74,7 @@ def compare(
         draw_structure(ax, fit.loadings[arrangement.order][:, own], arrangement, used)
         factor_legend(ax, [fit.factor_labels[k] for k in own], used)
         caption(ax, y="loading", size="small")
-        caption(ax, title=canvas.name_of(fit))
+        caption(ax, title=fit.name)
     _draw_similarity(similar, first, second, match)
     name_groups(lower, arrangement, groupby)
     return figure
@@ -87,7 +87,7 @@ def _draw_similarity(ax: Any, first: Fit, second: Fit, match: FactorMatch) -> No
     image = canvas.heat_map(ax, match.matrix[np.ix_(rows, order)], cmap="RdBu_r", limits=(-1.0, 1.0))
     canvas.label_columns(ax, [second.factor_labels[k] for k in order])
     ax.set_yticks(range(len(rows)), [first.factor_labels[k] for k in rows])
-    caption(ax, canvas.name_of(second), canvas.name_of(first), size="small")
+    caption(ax, second.name, first.name, size="small")
     canvas.color_bar(image, "correlation")
 
 

@@ -131,7 +131,6 @@ def factor_scatter(
         Two factors: their numbers, from 0, or names.
     """
     fit = fit_to_draw(source, key=key, feature_names=symbols_of(source, gene_symbols, feature_names))
-    canvas.need_factors(fit)
     pair = chosen_factors(fit, (a, b))
     x, y = fit.factors[:, pair].T
     rho = correlation_matrix(fit.factors[:, pair])[0, 1]
@@ -191,7 +190,6 @@ def top_features(
     """
     check_choice("kind", kind, ("bars", "heatmap"))
     fit = fit_to_draw(source, key=key, feature_names=symbols_of(source, gene_symbols, feature_names))
-    canvas.need_factors(fit)
     chosen = chosen_factors(fit, factors)
     if markers is not None and markers.effect.shape != fit.factors.shape:
         raise ValueError(

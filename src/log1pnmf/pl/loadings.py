@@ -144,7 +144,6 @@ def spatial(
         The y axis points downwards, as in images. Shades of a factor are the same in all sections.
     """
     fit, sections = fit_to_draw(adata, key=key), sections_of(adata, library_key, image)
-    canvas.need_factors(fit)
     drawn = [(section, k) for section in sections for k in (None, *chosen_factors(fit, factors))]
     figure, panels = canvas.panels_in(figure, len(drawn), n_columns, (2.3, 2.4))
     colors = point_colors(fit.n_components)
@@ -401,12 +400,11 @@ def structure(
     used = [palette[k] for k in chosen]
     values, unit = fit.loadings, "loading"
     if heights == "shares":
-        canvas.need_factors(fit)
         values, unit = sample_shares(fit.loadings, fit.factors), "share of the signal"
     ax = axes_or_new(ax, (9.0, 2.9))
     draw_structure(ax, values[arrangement.order][:, chosen], arrangement, used)
     caption(ax, y=unit, size="small")
-    caption(ax, title=canvas.name_of(fit) if title is None else title)
+    caption(ax, title=fit.name if title is None else title)
     if legend:
         factor_legend(ax, [fit.factor_labels[k] for k in chosen], used)
     name_groups(ax, arrangement, groupby)
@@ -483,5 +481,5 @@ def loadings_by_group(
     counts = zip(groups.names, groups.sizes.tolist(), strict=True)
     ax.set_yticks(range(len(groups.names)), [f"{name} ({size:,})" for name, size in counts])
     canvas.color_bar(image, "mean loading")
-    caption(ax, title=canvas.name_of(fit) if title is None else title)
+    caption(ax, title=fit.name if title is None else title)
     return ax

@@ -20,11 +20,11 @@ from log1pnmf.analysis.grid import Setting
 from log1pnmf.analysis.groups import distinct_colors
 from log1pnmf.analysis.selection import Selection, judge
 from log1pnmf.analysis.stability import Consensus, tree_of
-from log1pnmf.fitting.fit import SWEEP, Fit
+from log1pnmf.fitting.fit import SWEEP
 from log1pnmf.fitting.summary import levelled
 
 from . import canvas
-from .canvas import INK, axes_or_new, caption, drawing, figure_or_new, fit_to_draw, name_of, result_in, tidy
+from .canvas import INK, axes_or_new, caption, drawing, figure_or_new, fit_to_draw, result_in, tidy
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -72,15 +72,22 @@ def convergence(
     """
     given = list(sources) if isinstance(sources, list | tuple) else [sources]
     fits = [fit_to_draw(source) for source in given]
-    labels = [name_of(fit) for fit in fits] if names is None else list(names)
+    labels = [fit.name for fit in fits] if names is None else list(names)
     if len(labels) != len(fits):
         raise ValueError(f"names must have one name for each of the {len(fits)} sources, got {len(labels)}")
-    best = _best_objectives(fits)
+    for fit in fits:
+        if not len(fit.history.get("objective", ())):
+            raise ValueError(f"{fit.name} has no history of iterations; pass the fit itself")
+    curves = [levelled(fit.history) for fit in fits]
+    # objectives are compared where c, likelihood and noise are the same
+    kinds = [(fit.c, str(fit.history["likelihood"][-1]), fit.dispersion is None) for fit in fits]
     ax = axes_or_new(ax, (4.6, 3.2))
-    for fit, label, color in zip(fits, labels, distinct_colors(len(fits)), strict=True):
-        rows, objective = levelled(fit.history)
-        gap = objective - best[_comparable(fit)]
-        style: dict[str, Any] = {"color": color, "linewidth": 1.4, "linestyle": LINES[_comparable(fit)[1]]}
+    for fit, label, (rows, objective), kind, color in zip(
+        fits, labels, curves, kinds, distinct_colors(len(fits)), strict=True
+    ):
+        same = [other for (_, other), its in zip(curves, kinds, strict=True) if its == kind]
+        gap = objective - min(float(other.min()) for other in same)
+        style: dict[str, Any] = {"color": color, "linewidth": 1.4, "linestyle": LINES[kind[1]]}
         iterations = np.asarray(fit.history["iteration"])[rows]
         ax.plot(iterations, np.where(gap > 0.0, gap, np.nan), label=label, **style)
     tidy(ax)
@@ -88,23 +95,6 @@ def convergence(
     caption(ax, "iteration", "objective above the best")
     ax.legend(frameon=False, fontsize="small", labelcolor=INK)
     return ax
-
-
-def _comparable(fit: Fit) -> tuple[float, str, bool]:
-    """Return c, likelihood and noise: objectives are compared where these are the same."""
-    return fit.c, str(np.asarray(fit.history["likelihood"])[-1]), fit.dispersion is None
-
-
-def _best_objectives(fits: Sequence[Fit]) -> dict[tuple[float, str, bool], float]:
-    best: dict[tuple[float, str, bool], float] = {}
-    for fit in fits:
-        if not len(fit.history.get("objective", ())):
-            raise ValueError(
-                f"{name_of(fit) or 'a source'} has no history of iterations; pass the fit itself"
-            )
-        which = _comparable(fit)
-        best[which] = min(best.get(which, math.inf), float(levelled(fit.history)[1].min()))
-    return best
 
 
 @drawing
