@@ -471,8 +471,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         >>> print(Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]]).summary().splitlines()[0])
         Log1pNMF: 3 samples x 3 features, 2 factors, c = 1
         """
-        check_is_fitted(self)
-        return summarize(self.fit_.named(feature_names=feature_names), n_top=n_top)
+        return summarize(as_fit(self).named(feature_names=feature_names), n_top=n_top)
 
     def rename_factors(self, names: Any) -> Self:
         """Name factors by a list or mapping `names`; every table, plot, report and file then has them.
@@ -481,8 +480,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         >>> model.rename_factors({"k1": "rare"}).fit_.factor_names
         ['k0', 'rare']
         """
-        check_is_fitted(self)
-        self.fit_ = self.fit_.renamed(names)
+        self.fit_ = as_fit(self).renamed(names)
         return self
 
     def report(self, path: StrPath, **options: Unpack[ReportOptions]) -> Path:
@@ -493,9 +491,8 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         >>> model.report(f"{tempfile.mkdtemp()}/report.html", title="A small table").name
         'report.html'
         """
-        check_is_fitted(self)
         options.setdefault("n_jobs", self.n_jobs)
-        return write_report(path, self.fit_, **options)
+        return write_report(path, self, **options)
 
     def top_features(self, n_top: int = 10, *, by: Order = "score", feature_names: Any = None) -> DataFrame:
         """List `n_top` features (`feature_names`) of each factor, ranked `by` a column, as a frame.
@@ -504,8 +501,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         >>> model.top_features(1, feature_names=["a", "b", "c"])["feature"].tolist()
         ['a', 'b']
         """
-        check_is_fitted(self)
-        return top_features(self.fit_, n_top, by=by, feature_names=feature_names)
+        return top_features(self, n_top, by=by, feature_names=feature_names)
 
     def markers(self, X: Any, **options: Unpack[MarkerOptions]) -> Markers:
         """Test which features of X rise with each factor; options as in `log1pnmf.analysis.markers`.
@@ -514,9 +510,8 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         >>> sorted(Log1pNMF(2).fit(counts).markers(counts).top(k, 1) for k in range(2))
         [['0'], ['1']]
         """
-        check_is_fitted(self)
         options.setdefault("n_jobs", self.n_jobs)
-        return markers(self.fit_, X, **options)
+        return markers(self, X, **options)
 
     def usage(self, groups: Any, replicate: Any = None, **options: Unpack[SampleOptions]) -> Usage:
         """Compare loadings of `groups`, `replicate` by replicate; options as in `log1pnmf.analysis.usage`.
@@ -525,8 +520,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         >>> model.usage(["a", "a", "b"] * 4, replicate=True).comparisons
         ('b',)
         """
-        check_is_fitted(self)
-        return usage(self.fit_, groups, replicate=replicate, **options)
+        return usage(self, groups, replicate=replicate, **options)
 
     def _new_samples(self, X: Any) -> Counts | CountSource:
         """Check new samples; where names do not tell their features, as scikit-learn does."""
@@ -550,8 +544,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         >>> bool((Log1pNMF.load(path).components_ == model.components_).all())
         True
         """
-        check_is_fitted(self)
-        self.fit_.save(path)
+        as_fit(self).save(path)
 
     # ---------------------------------------------------------------- keeping
 

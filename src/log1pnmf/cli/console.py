@@ -17,7 +17,7 @@ from rich.text import Text
 
 from log1pnmf._common.archive import ENDING, handled
 
-from .run_folder import json_text
+from .run_folder import RunWriter, json_text
 
 # ---------- ctrl-C and its like: what is finished is kept, and nothing half done is left
 
@@ -26,11 +26,12 @@ KEPT = -INTERRUPTED  # returned by an interrupted command that has already print
 
 
 @contextmanager
-def unbroken() -> Iterator[list[int]]:
-    """Finish a short piece of work; yield the list of signals that came in the meantime."""
+def unbroken(done: RunWriter) -> Iterator[None]:
+    """Finish a short piece of work of a run, which is interrupted afterwards if a signal came meanwhile."""
     pressed: list[int] = []
     with handled([signal.SIGINT, *ENDING], lambda number, _: pressed.append(number)):
-        yield pressed
+        yield
+    done.interrupted = done.interrupted or bool(pressed)
 
 
 # ---------- what the user sees: results on standard output, everything else on standard error

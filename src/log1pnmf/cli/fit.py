@@ -283,13 +283,13 @@ def _fit_all(plan: RunPlan, filtered: Filtered, screen: Screen, done: RunWriter)
                 done.interrupted = fit.stopped == "interrupted"
                 if chosen is not None:
                     jobs = plan.parameters["n_jobs"]
-                    with unbroken() as pressed:
+                    with unbroken(done):
                         fit = extend_features(fit, done.table.counts, features=chosen, n_jobs=jobs)
-                    done.interrupted = done.interrupted or bool(pressed)
                 row = _measures(fit, done, plan.parameters["n_jobs"])
                 done.keep(fit, row)
                 done.finished = number == len(path) and not done.interrupted
-                _write(done)
+                with unbroken(done):
+                    done.write()
             _tell_fit(fit, row["log_likelihood"], row["deviance_explained"], screen, width=width)
             _tell_more(plan, fit, done, warned, screen)
             if done.interrupted:
@@ -297,7 +297,8 @@ def _fit_all(plan: RunPlan, filtered: Filtered, screen: Screen, done: RunWriter)
     except KeyboardInterrupt:
         done.interrupted = True
         if done.fits:
-            _write(done)
+            with unbroken(done):
+                done.write()
 
 
 def _tell_more(plan: RunPlan, fit: Fit, done: RunWriter, warned: list[str], screen: Screen) -> None:
@@ -327,13 +328,6 @@ def _fitted_part(plan: RunPlan, filtered: Filtered) -> tuple[Counts, Any]:
     return replace(select_features(counts, chosen), feature_names=names), chosen
 
 
-def _write(done: RunWriter) -> None:
-    """Bring the folder up to date; Ctrl-C waits until that is done."""
-    with unbroken() as pressed:
-        done.write()
-    done.interrupted = done.interrupted or bool(pressed)
-
-
 def _measures(fit: Fit, done: RunWriter, n_jobs: int | None) -> dict[str, Any]:
     """Return numbers of a fit; where Ctrl-C is pressed meanwhile, only what takes no time."""
     counts, explained = done.table.counts, math.nan
@@ -343,11 +337,10 @@ def _measures(fit: Fit, done: RunWriter, n_jobs: int | None) -> dict[str, Any]:
             explained = deviance_explained(fit, counts, n_jobs=n_jobs)
         except KeyboardInterrupt:
             done.interrupted = True
-    with unbroken() as pressed:
+    with unbroken(done):
         likelihood = math.nan if fit.log_likelihood is None else fit.log_likelihood
         row = measures(fit, likelihood, explained)
         row |= {"kkt_residual": fit.kkt_residual, "likelihood": fit.settings.likelihood}
-    done.interrupted = done.interrupted or bool(pressed)
     return row
 
 

@@ -51,6 +51,12 @@ def json_text(value: Any) -> str:
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)  # those below space are escaped already
 
 
+def write_json(path: Path, value: Any) -> None:
+    """Write a file of JSON, whole or not at all."""
+    with replacing(path) as file:
+        file.write(f"{json_text(value)}\n".encode())
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
@@ -248,8 +254,7 @@ class RunWriter:
     def _save(self, new: Mapping[str, Fit]) -> None:
         for name, fit in new.items():
             fit.save(self.path / "models" / f"{name}.npz")
-        with replacing(self.path / RECORD) as file:
-            file.write(f"{json_text(to_tree(self.record))}\n".encode())
+        write_json(self.path / RECORD, to_tree(self.record))
         self._written.update(new)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from log1pnmf._common.archive import claimed, remove, replacing, to_tree
+from log1pnmf._common.archive import claimed, remove, to_tree
 from log1pnmf._common.checks import check_choice, check_whole, versions
 from log1pnmf.analysis.grid import HOLDOUTS
 from log1pnmf.analysis.select import MAX_SAMPLES, N_FOLDS, N_SEEDS
@@ -32,7 +32,7 @@ from log1pnmf.fitting.settings import NOISES, Settings
 
 from .console import KEPT, Screen, noted
 from .options import Reading, SolverOptions, read_filtered, unfolded
-from .run_folder import Source, claimed_for_run, json_text, write_columns, write_picture
+from .run_folder import Source, claimed_for_run, write_columns, write_json, write_picture
 
 # ---------- the folder that log1pnmf select leaves
 
@@ -63,11 +63,6 @@ def _as_record(found: Selection) -> dict[str, Any]:
         "reasons": list(judgement.reasons),
         "settings": {name: np.asarray(column).tolist() for name, column in found.summary.items()},
     }
-
-
-def _write_record(folder: Path, record: Mapping[str, Any]) -> None:
-    with replacing(folder / SELECT_RECORD) as file:
-        file.write(f"{json_text(record)}\n".encode())
 
 
 @unfolded
@@ -150,7 +145,7 @@ def select(
         table_of_settings = {**found.summary, "c": [c_name(one) for one in found.summary["c"]]}
         problems = screen.attempt(  # all of it is in the state
             {
-                SELECT_RECORD: partial(_write_record, folder, {**record, **_as_record(found)}),
+                SELECT_RECORD: partial(write_json, folder / SELECT_RECORD, {**record, **_as_record(found)}),
                 TABLE: partial(write_columns, folder / TABLE, table_of_settings),
                 PICTURE: partial(write_picture, folder / PICTURE, "select", found),
             }

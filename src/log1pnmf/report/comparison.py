@@ -71,10 +71,6 @@ class Measure:
     # how far it is apart between fits of one setting; None where there is one fit of each
     between_starts: float | None = None
 
-    def shown(self, value: float) -> str:
-        """Write one of the two."""
-        return f"{value}" if isinstance(value, int) else decimal(value)
-
     @property
     def direction(self) -> int:
         """1 where it is larger at finite c by more than between starts, -1 where it is smaller, else 0."""

@@ -124,12 +124,7 @@ class Chart:
     level: Tick | None = None  # a horizontal line
     points: str = ""  # path of dots
     band: str = ""  # path of an area
-    width: float = WIDTH
-    height: float = HEIGHT
-    left: float = LEFT
-    right: float = RIGHT
-    top: float = TOP
-    bottom: float = BOTTOM
+    width, height, left, right, top, bottom = WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM  # of every chart
 
 
 def histogram(

@@ -44,8 +44,8 @@ def percent(share: float) -> str:
 
 
 def decimal(number: float) -> str:
-    """Show a number with two decimals, as in tables; NaN as a dash."""
-    return "–" if math.isnan(number) else f"{number:.2f}"
+    """Show a number with two decimals, as in tables; whole ones as they are, and NaN as a dash."""
+    return "–" if math.isnan(number) else f"{number}" if isinstance(number, int) else f"{number:.2f}"
 
 
 def alike(numbers: Sequence[float]) -> list[str]:

@@ -103,7 +103,8 @@ def describe_factors(
     colors: list[str],
 ) -> dict[str, Any]:
     """Describe the factors of a fit; with tests, list features that rise significantly first."""
-    means = None if groups is None else group_means(fit.loadings, groups)
+    names = () if groups is None else groups.names
+    means = np.zeros((0, fit.n_components)) if groups is None else group_means(fit.loadings, groups)
     share, even = factor_shares(fit.loadings, fit.factors), evenness(fit.loadings)
     sparsity, ranking = hoyer(fit.factors), ranking_of(fit)
     if tests is not None:  # fold changes are relative to features that do not move, as those of the tests
@@ -111,7 +112,7 @@ def describe_factors(
         ranking = replace(ranking, log2_fold_change=fold)
     factors = []
     for k, name in enumerate(fit.factor_names):
-        served = [] if groups is None or means is None else served_groups(means[:, k], groups.names)
+        served = served_groups(means[:, k], names)
         table = _features(fit, k, ranking, tests)
         tested = None if tests is None or np.isnan(tests.p[:, k]).all() else tests  # it can be compared
         factors.append(
@@ -135,9 +136,9 @@ def describe_factors(
     return {
         "label": label,
         "factors": factors,
-        "groups": [] if groups is None else list(groups.names),
+        "groups": list(names),
         "group_sizes": [] if groups is None else groups.sizes.tolist(),
-        "means": [] if means is None else means.tolist(),
+        "means": means.tolist(),
         "correlations": correlation_matrix(fit.factors).tolist(),
         "n_tested": None if tests is None else tests.n_samples,
         "split": tests is not None and tests.split,
@@ -153,9 +154,9 @@ def _evidence_cells(found: Evidence, k: int) -> list[str]:
     return [*lost, *("–" if np.isnan(share) else f"{share * n:.0f} of {n}" for share, n in shares)]
 
 
-def served_groups(means: Array, names: tuple[str, ...]) -> list[str]:
+def served_groups(means: Array, names: Sequence[str]) -> list[str]:
     """Find the groups whose mean loading is at least half of the highest, the highest first."""
-    highest = float(means.max())
+    highest = float(means.max(initial=0.0))
     order = np.argsort(-means, kind="stable")
     return [names[code] for code in order if highest > 0.0 and means[code] >= SERVED * highest]
 

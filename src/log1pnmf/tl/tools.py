@@ -67,6 +67,8 @@ batch_key : str, optional
     `log1pnmf.Log1pNMF.fit`.
 key : str, optional
     Name of the fit, if `key_added` was given.
+key_added : str, optional
+    Name under which `obsm`, `varm` and `uns` keep the results; Notes of `log1p_nmf` lists the defaults.
 std : bool
     Whether to write standard errors of the loadings given the factors, to ``obsm["X_log1p_nmf_std"]``;
     what is uncertain about the factors is not in them, see `log1pnmf.analysis.diagnostics`.
@@ -130,8 +132,6 @@ def log1p_nmf(
         the results stay in memory until you write it.
     c : float
         Shift of the link; inf is standard Poisson NMF.
-    key_added : str, optional
-        Name under which `obsm`, `varm` and `uns` keep the results; Notes lists the defaults.
     obs_keys : bool
         Whether to write loadings also to columns of `obs`: "k0", "k1" and so on, with `key_added` as a
         prefix. ``scanpy.pl.umap(adata, color=["k0", "k1"])`` draws them.
@@ -247,8 +247,6 @@ def consensus(
         Numbers of factors to fit.
     groupby : str, optional
         Column of `obs` with the donor of each sample; each donor is fitted on its own.
-    key_added : str, optional
-        Name of the final fit, which is stored as by `log1p_nmf`.
     **options : optional
         `c` and others of `log1pnmf.analysis.consensus`.
     """
