@@ -147,16 +147,6 @@ class TestNames:
 
 
 class TestStartFromAFit:
-    def test_the_same_again(self):
-        options = {**OPTIONS, "likelihood": "chebyshev", "init": "random"}
-        model = Log1pNMF(**options).fit(Y)
-        n_iter, objective = model.n_iter_, model.fit_.objective
-        model.set_params(init=model.fit_).fit(Y)
-        assert model.history_["objective"][0] == pytest.approx(objective, rel=1e-12)
-        assert model.n_iter_ < n_iter / 2
-        assert model.fit_.objective <= objective * (1 + 1e-12)
-        assert Log1pNMF(**options).fit(Y).fit(Y).n_iter_ == n_iter  # without it, every fit is a new one
-
     def test_more_factors_start_where_fewer_ended(self):
         model = Log1pNMF(c=0.5, l1=1.0, **OPTIONS).fit(Y)
         before = model.fit_.objective

@@ -1,10 +1,9 @@
 """Names of factors: given once, they are in every table, plot and file."""
 
-import anndata
 import numpy as np
 import pytest
 
-from log1pnmf import Fit, Log1pNMF, as_fit
+from log1pnmf import Fit, Log1pNMF
 from log1pnmf.analysis import suggest_names
 from log1pnmf.report import write_report
 
@@ -35,33 +34,6 @@ def test_names_are_everywhere(model, tmp_path):
     assert Log1pNMF.load(tmp_path / "model.npz").fit_.normalized("factor_sum").factor_names == names
     model.fit(COUNTS)  # another fit has names of its own
     assert model.fit_.factor_names == ["k0", "k1", "k2"]
-
-
-@pytest.mark.filterwarnings("ignore:in 1 of 1 comparison:UserWarning")
-@pytest.mark.parametrize("key", [None, "programmes"])
-def test_anndata(tmp_path, key):
-    from log1pnmf import tl
-    from log1pnmf.pl.canvas import fit_to_draw
-
-    adata = anndata.AnnData(COUNTS.astype(np.float32))
-    adata.obs["group"] = np.repeat(["a", "b"], 30)
-    tl.log1p_nmf(adata, 3, init="nndsvd", tol=1e-4, n_jobs=1, key_added=key, obs_keys=True)
-    before = "" if key is None else "programmes_"
-    assert {f"{before}k{k}" for k in range(3)} <= set(adata.obs)
-    tl.markers(adata, key=key)
-    tl.usage(adata, "group", replicate=True, key=key)
-    tl.rename_factors(adata, {"k2": "last"}, key=key)
-    adata.write_h5ad(tmp_path / "a.h5ad")
-    back = anndata.read_h5ad(tmp_path / "a.h5ad")
-    names = ["k0", "k1", "last"]
-    assert as_fit(back, key=key).factor_names == fit_to_draw(back, key=key).factor_names == names
-    uns = "log1p_nmf" if key is None else key
-    assert "last" in set(back.uns[f"{uns}_markers"]["table"]["factor"])
-    assert back.uns[f"{uns}_usage"]["table"]["factor"].tolist() == names
-    assert f"{before}last" in back.obs
-    assert f"{before}k2" not in back.obs
-    tl.rename_factors(back, {"last": "first"}, key=key)
-    assert as_fit(back, key=key).factor_names == ["k0", "k1", "first"]
 
 
 def test_refusals(model):
