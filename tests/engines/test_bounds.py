@@ -131,24 +131,3 @@ def test_numbers_columns_and_entries_are_the_same_bounds():
     ]
     assert np.array_equal(steps[0].values, steps[1].values)
     assert np.array_equal(steps[0].values, steps[2].values)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("c", "kind"), FORMS)
-def test_torch_finds_what_native_finds(c, kind):
-    from log1pnmf.engines.torch.engine import TorchEngine
-
-    problem, loadings, factors = example(c, kind)
-    engines = TorchEngine(problem, precision="float64"), NativeEngine(problem, 1)
-    for seed in range(3):
-        bounds = random_bounds(loadings, seed)
-        start = bounds.clip(loadings)
-        how = {"bounds": bounds, "tol": 1e-12}
-        found = [solve_side(engine, "loadings", start, factors, **how)[0] for engine in engines]
-        check_held(bounds, start, found[0])
-        loss = [engines[1].loss(one, factors) + bounds.cost(one) for one in found]
-        assert loss[0] == pytest.approx(loss[1], rel=1e-8)
-        side = problem.factors_side
-        bounds = random_bounds(factors, seed)
-        step = engines[0].half_step(side, bounds.clip(factors), loadings, bounds=bounds)
-        check_held(bounds, bounds.clip(factors), step.values)
