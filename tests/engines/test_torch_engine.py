@@ -7,9 +7,10 @@ import warnings
 import weakref
 from unittest.mock import Mock
 
+import anndata
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import sparse, stats
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -17,8 +18,10 @@ pytest.importorskip("triton")
 from tests.engines.problems import problems  # noqa: E402
 from tests.reference_engine import both_sides, example  # noqa: E402
 
+import log1pnmf as lp  # noqa: E402
 from log1pnmf import fit_log1p_nmf  # noqa: E402
 from log1pnmf._common.arrays import on_host  # noqa: E402
+from log1pnmf.cli import main  # noqa: E402
 from log1pnmf.counts.counts import Counts  # noqa: E402
 from log1pnmf.engines import registry  # noqa: E402
 from log1pnmf.engines.native import NativeEngine  # noqa: E402
@@ -27,6 +30,7 @@ from log1pnmf.engines.torch import kernels  # noqa: E402
 from log1pnmf.engines.torch import rows as torch_rows  # noqa: E402
 from log1pnmf.engines.torch import zeros as torch_zeros  # noqa: E402
 from log1pnmf.engines.torch.engine import TorchEngine  # noqa: E402
+from log1pnmf.fitting import starts  # noqa: E402
 from log1pnmf.model import zeros as zero_survey  # noqa: E402
 from log1pnmf.model.noise import ShiftedLog  # noqa: E402
 from log1pnmf.model.objective import entry_gradient, negative_log_likelihood  # noqa: E402
@@ -373,3 +377,46 @@ def test_counts_on_a_device_are_copied_to_the_host(device, layout):
     np.testing.assert_array_equal(counts.to_scipy().toarray(), y)
     fits = [fit_log1p_nmf(data, 2, likelihood="chebyshev") for data in (given, y)]
     np.testing.assert_array_equal(fits[0].factors, fits[1].factors)
+
+
+# ---------- the call users make, below and above every threshold, through each face
+
+MANY = 1000 + starts.MOST_RACED
+"""More samples than starts are compared on."""
+
+
+def table(n, m=24, seed=0):
+    """Counts of three factors."""
+    rng = np.random.default_rng(seed)
+    means = rng.dirichlet(np.full(3, 0.3), n) @ rng.gamma(0.4, 4.0, (3, m))
+    return sparse.csr_matrix(rng.poisson(means + 0.05).astype(np.float32))
+
+
+def check(counts, **settings):
+    """The default call ends where that of the compiled engine does."""
+    ours = lp.Log1pNMF(2, engine="torch", random_state=0, **settings).fit(counts).fit_
+    others = lp.Log1pNMF(2, engine="native", random_state=0, **settings).fit(counts).fit_
+    assert ours.stopped == others.stopped == "converged"
+    assert ours.log_likelihood == pytest.approx(others.log_likelihood, rel=1e-3)
+
+
+@ON_A_CARD
+@pytest.mark.parametrize("noise", ["poisson", "nb", "auto"])
+@pytest.mark.parametrize("c", [0.1, 1.0, np.inf])
+@pytest.mark.parametrize("n", [200, 3000, 1 + starts.MOST_RACED, 2 * starts.MOST_RACED])
+def test_every_noise_below_and_above_each_threshold(n, c, noise):
+    check(table(n), c=c, noise=noise)
+
+
+@ON_A_CARD
+def test_batches_and_annotated_data():
+    adata = anndata.AnnData(table(MANY), obs={"lane": np.tile(["a", "b"], MANY // 2)})
+    lp.tl.log1p_nmf(adata, 2, batch_key="lane", engine="torch")
+    assert np.isfinite(adata.obsm["X_log1p_nmf"]).all()
+
+
+@ON_A_CARD
+def test_the_command_line(tmp_path):
+    counts = tmp_path / "counts.h5ad"
+    anndata.AnnData(table(MANY)).write_h5ad(counts)
+    assert main(["fit", str(counts), "-k", "2", "--engine", "torch", "-o", str(tmp_path / "out")]) == 0
