@@ -76,7 +76,7 @@ def test_progress_of_all_that_takes_long(blocks, capsys):
     assert tests.startswith("markers: tests: 31 of 31 features in")
 
 
-def test_every_list_has_the_same_features_in_the_same_order(blocks, tmp_path):
+def test_every_list_has_the_same_features_in_the_same_order(blocks):
     model, counts = blocks
     table = model.top_features(5)
     for k in range(2):

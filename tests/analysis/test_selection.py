@@ -213,7 +213,7 @@ def test_a_search_among_few_values_ends_after_two_that_are_clearly_worse():
     assert tried([1, 2, 3, 4, 5, 6], lambda number: -0.1 * abs(number - 2)) == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_is_not_tried_is_named_and_what_is_left_out_of_the_samples(counts):
+def test_what_is_not_tried_is_named_and_what_is_left_out_of_the_samples():
     y = np.tile(simulated(1.0, 2, shape=(45, 60), mean=6.0), (2, 1))
     more = {"size_factors": np.linspace(0.5, 1.5, 90), "batch": np.arange(90) % 2, "max_samples": 60}
     found = select(y, [1, 2, 6, 9, 12], 1.0, **QUICK | more)

@@ -152,7 +152,7 @@ def test_refusals_say_what_to_do(files, matrix, cut):
         fit(open_counts(bad))
 
 
-def test_what_is_in_memory_is_not_streamed_unless_asked(matrix, files):
+def test_what_is_in_memory_is_not_streamed_unless_asked(matrix):
     assert not is_streamed(matrix)
     assert not is_streamed(anndata.AnnData(matrix.toarray()))
     assert is_streamed(open_counts(matrix))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from log1pnmf import fit_log1p_nmf, shares
 from log1pnmf.analysis.groups import Groups
+from log1pnmf.pl.canvas import fit_of_arrays as fit_of
 from log1pnmf.report import write_report
 from log1pnmf.report.comparison import CLUSTERED, MOST, SAME, Measure, compare, same_factors, verdict
 
@@ -79,7 +80,7 @@ class TestStarts:
         assert "Each fit has one start" in headline((2.0, 1.5))[0]
         assert "Each fit has one start" not in headline((2.0, 2.0))[0]
 
-    def test_other_fits_of_a_setting_are_other_starts(self, fit_of):
+    def test_other_fits_of_a_setting_are_other_starts(self):
         rng = np.random.default_rng(0)
         sparse, even = (rng.gamma(shape, size=(40, 3)) for shape in (0.1, 5.0))
         fits = [
@@ -93,7 +94,7 @@ class TestStarts:
         assert "2 at finite c, 1 at c = ∞" in several.paragraphs[-1]
 
 
-def test_nearly_the_same_factors_are_said_first_whatever_else_differs(tmp_path, fit_of):
+def test_nearly_the_same_factors_are_said_first_whatever_else_differs(tmp_path):
     """Seed, noise or number of factors, with labels that tell the fits apart."""
     own = (np.arange(40)[:, None] < 20) == (np.arange(16) < 8)
     counts = np.random.default_rng(0).poisson(np.where(own, 8.0, 0.5))
@@ -118,7 +119,7 @@ def test_nearly_the_same_factors_are_said_first_whatever_else_differs(tmp_path, 
     assert "seed 1" in labels[1]
 
 
-def test_pairs_of_several_fits(fit_of):
+def test_pairs_of_several_fits():
     rng = np.random.default_rng(0)
     a, b = rng.gamma(0.3, size=(2, 40, 3))
     fits = [fit_of(one, rng.random((8, 3)), c=1.0) for one in (a, b, a)]
@@ -136,7 +137,7 @@ def test_pairs_of_several_fits(fit_of):
     sizes=st.tuples(st.integers(1, 6), st.integers(1, 6)),
     grouped=st.booleans(),
 )
-def test_headline_never_contradicts_the_table(fit_of, *, seed, shapes, noise, sizes, grouped):
+def test_headline_never_contradicts_the_table(*, seed, shapes, noise, sizes, grouped):
     rng = np.random.default_rng(seed)
     first = rng.gamma(shapes[0], size=(40, sizes[0]))
     second = rng.gamma(shapes[1], size=(40, sizes[1]))
@@ -169,7 +170,7 @@ def test_headline_never_contradicts_the_table(fit_of, *, seed, shapes, noise, si
     assert grouped or "group" not in " ".join((said, *found.paragraphs))
 
 
-def test_no_groups_no_word_about_them(tmp_path, models, counts, about, monkeypatch):
+def test_no_groups_no_word_about_them(tmp_path, models, counts, monkeypatch):
     monkeypatch.setattr("log1pnmf.report.figures.MOST_SAMPLES", 30)
     plain = {"feature_names": [f"f{j}" for j in range(40)]}
     for shown in (models, models[0]):
