@@ -3,7 +3,10 @@
 Absolute times depend on the machine and on who else uses it. Here both versions take turns, each time in a
 new process with its own `benchmarks.cases` (names of parameters change), and the figure is the median ratio
 of CPU seconds, with its range; below 1 the working tree is faster. ``--only short`` leaves out the cases that
-need minutes or the data of ../shared; `benchmarks.cases` has them all.
+need minutes or the data of ../shared; `benchmarks.cases` has them all. All run on one thread.
+``--instructions`` counts instructions instead of seconds (valgrind, about 50 times slower). Counts do not
+depend on other work on the machine, so that one round is enough. Valgrind has no AVX-512: the AVX2 kernel
+runs. The three paces of PBMC are then those of every eighth sample and of 16 iterations.
 One line of JSON per run is added to bench-out/history.jsonl.
 """
 
@@ -32,6 +35,29 @@ HISTORY = ROOT / "bench-out" / "history.jsonl"
 SITE = """import sys
 sys.meta_path[:] = [one for one in sys.meta_path if type(one).__name__ != "ScikitBuildRedirectingFinder"]
 """
+CASE = """import json, sys
+from benchmarks.cases import CASES
+print(json.dumps(CASES[sys.argv[1]]()))
+"""
+COUNTER = """#include <valgrind/callgrind.h>
+void dump(void) { CALLGRIND_START_INSTRUMENTATION; CALLGRIND_DUMP_STATS; }
+"""
+# Counting begins when the clock is first read; every reading ends a part of callgrind's output.
+CLOCK = """import ctypes, time
+dump, totals = ctypes.CDLL({folder!r} + "/counter.so").dump, [0]
+def read():
+    dump()
+    with open(f"{folder}/out.{{len(totals)}}", "rb") as part:
+        part.seek(-100, 2)
+        totals.append(totals[-1] + int(part.read().split(b"totals:")[1]))
+    return totals[-1] / 1e9
+time.process_time = read
+import sys
+if sys.argv[1] in ("pbmc approximate", "pbmc adaptive", "pbmc exact"):
+    from benchmarks import data, pace
+    whole, pace.LATE = data.Folder.matrix, slice(12, 16)
+    data.Folder.matrix = lambda folder, name: whole(folder, name)[::8]
+"""
 
 
 # ---------------------------------------------------------------- two versions
@@ -48,8 +74,10 @@ def checked_out(commit: str) -> Iterator[Path]:
         shutil.copytree(tree / "src" / "log1pnmf", site / "log1pnmf")
         (site / "sitecustomize.py").write_text(SITE)
         (Path(folder) / "shared").symlink_to(ROOT.parent / "shared")  # where benchmarks find data
+        (site / "bench-out").symlink_to(ROOT / "bench-out")
         shutil.copytree(tree / "benchmarks", site / "benchmarks")
         shutil.copy(_core(commit, tree, Path(folder) / "build"), site / "log1pnmf")
+        subprocess.run([sys.executable, "-m", "compileall", "-q", site], check=True)  # as what is installed
         yield site
 
 
@@ -76,25 +104,36 @@ def _core(commit: str, tree: Path, place: Path) -> Path:
     return next(place.glob("_core*.so"))
 
 
-def run(case: str, site: Path | None) -> tuple[dict[str, float], float]:
-    """CPU seconds and value of one case with one version (None: the one that is installed)."""
+def run(case: str, site: Path | None, count: bool = False) -> tuple[dict[str, float], float]:
+    """Return cost and value of one case with one version (None: the one that is installed).
+
+    The cost is CPU seconds, or 1e9 instructions.
+    """
     known = os.environ | {"PYTHONPATH": str(site or ROOT)}
-    command = [sys.executable, "-m", "benchmarks.compare", "--case", case]
-    done = subprocess.run(
-        command, env=known, capture_output=True, text=True, check=False, cwd=tempfile.gettempdir()
-    )
+    known |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    with tempfile.TemporaryDirectory(prefix="compare-") as folder:
+        command, code = [sys.executable], CASE
+        if count:
+            gcc = ["cc", "-xc", "-", "-shared", "-fPIC", "-o", f"{folder}/counter.so"]
+            subprocess.run(gcc, input=COUNTER, text=True, check=True)
+            command = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", *command]
+            command.insert(3, f"--callgrind-out-file={folder}/out")
+            code = CLOCK.format(folder=folder) + CASE
+        done = subprocess.run(
+            [*command, "-c", code, case], env=known, capture_output=True, text=True, check=False, cwd=folder
+        )
     if done.returncode:
         version = "the base" if site else "the working tree"
         raise RuntimeError(f"{case} failed with {version}:\n{done.stderr[-2000:]}")
-    seconds, value = json.loads(done.stdout)
-    return seconds, value
+    cost, value = json.loads(done.stdout)
+    return cost, value
 
 
-def compare(site: Path, cases: list[str], rounds: int) -> list[dict[str, Any]]:
+def compare(site: Path, cases: list[str], rounds: int, count: bool) -> list[dict[str, Any]]:
     rows = []
     for case in cases:
         try:
-            pairs = [(run(case, site), run(case, None)) for _ in range(rounds)]
+            pairs = [(run(case, site, count), run(case, None, count)) for _ in range(rounds)]
         except RuntimeError as failed:
             print(failed, flush=True)
             continue
@@ -104,8 +143,8 @@ def compare(site: Path, cases: list[str], rounds: int) -> list[dict[str, Any]]:
             ratios = sorted(head / base for base, head in taken)
             row = {
                 "case": f"{case}: {figure}" if figure else case,
-                "base_s": min(base for base, _ in taken),
-                "head_s": min(head for _, head in taken),
+                "base": min(base for base, _ in taken),
+                "head": min(head for _, head in taken),
                 "ratio": statistics.median(ratios),
                 "range": [ratios[0], ratios[-1]],
                 "difference": abs(after - before) / abs(before),
@@ -118,8 +157,8 @@ def compare(site: Path, cases: list[str], rounds: int) -> list[dict[str, Any]]:
 def _line(row: dict[str, Any]) -> str:
     low, high = row["range"]
     said = f"   (the result differs by {row['difference']:.0e})" if row["difference"] else ""
-    seconds = f"{row['base_s']:8.3f} {row['head_s']:8.3f}"
-    return f"{row['case']:<44} {seconds} {row['ratio']:6.2f}  ({low:.2f} to {high:.2f}){said}"
+    costs = f"{row['base']:8.3f} {row['head']:8.3f}"
+    return f"{row['case']:<44} {costs} {row['ratio']:6.3f}  ({low:.3f} to {high:.3f}){said}"
 
 
 def main() -> None:
@@ -134,11 +173,9 @@ def main() -> None:
         help=f"short, long, {', '.join(CASES)}",
     )
     parser.add_argument("--history", type=Path, default=HISTORY)
-    parser.add_argument("--case", help=argparse.SUPPRESS)
+    parser.add_argument("--instructions", action="store_true", help="count instead of time; needs valgrind")
     given = parser.parse_args()
-    if given.case:
-        print(json.dumps(CASES[given.case]()))
-        return
+    unit = "1e9 instructions" if given.instructions else "CPU seconds"
     groups = {"short": list(SHORT), "long": list(LONG)} | {case: [case] for case in CASES}
     cases = [case for name in given.only for case in groups[name]]
     names = [given.base, "HEAD"]
@@ -148,14 +185,15 @@ def main() -> None:
         ).stdout.strip()
         for name in names
     )
-    print(f"CPU seconds of the working tree ({head} and changes) over those of {base}; below 1 is faster")
-    print("smallest seconds of the base and of the working tree, median ratio and its range", flush=True)
+    print(f"{unit} of the working tree ({head} and changes) over those of {base}; below 1 is faster")
+    print("smallest of the base and of the working tree, median ratio and its range", flush=True)
     with checked_out(base) as site:
-        rows = compare(site, cases, given.rounds)
+        rows = compare(site, cases, 1 if given.instructions else given.rounds, given.instructions)
     given.history.parent.mkdir(parents=True, exist_ok=True)
     about = {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "machine": platform.machine(),
+        "unit": unit,
         "base": base,
         "head": head,
     }
