@@ -74,6 +74,39 @@ def describe(app, pagename, templatename, context, doctree):
         context["metatags"] += f'<meta name="description" content="{text}" />'
 
 
+MOVED = {
+    "architecture": "developers",
+    "kernel": "developers",
+    "reference-comparison": "developers/r-package",
+    "sparse-form": "explanation",
+    "gallery": "gallery/index",
+    "anndata": "how-to",
+    "big-data": "how-to",
+    "choosing": "how-to",
+    "command-line": "how-to",
+    "gpu": "how-to",
+    "how-to-r": "how-to/r",
+    "markers": "how-to",
+    "starts": "how-to",
+    "usage": "how-to",
+    "report": "reference",
+    "benchmarks": "results",
+}
+"""Former addresses at the top level, and the folder (or the page) that has them now."""
+
+
+def redirect(app, problem):
+    """Write a page that leads on at every former address."""
+    if problem or app.builder.format != "html":
+        return
+    for former, place in MOVED.items():
+        page = f"{place if '/' in place else f'{place}/{former}'}.html"
+        text = (
+            f'<!doctype html><meta http-equiv="refresh" content="0; url={page}"><a href="{page}">Moved</a>\n'
+        )
+        Path(app.outdir, f"{former}.html").write_text(text, encoding="utf-8")
+
+
 def tidy_notebooks(app, problem):
     """Take what only the site needs out of downloaded notebooks: hidden cells, and links to its pages."""
     for path in Path(app.outdir, "_downloads").rglob("*.ipynb"):
@@ -90,6 +123,7 @@ def tidy_notebooks(app, problem):
 def setup(app):
     app.connect("autodoc-skip-member", leave_out)
     app.connect("html-page-context", describe)
+    app.connect("build-finished", redirect)
     app.connect("build-finished", tidy_notebooks)
 
 

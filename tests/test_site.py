@@ -34,6 +34,13 @@ def test_answers_are_two_clicks_away():
     assert answers <= within(2)
 
 
+def test_former_addresses_lead_on():
+    moved = runpy.run_path(str(DOCS / "conf.py"))["MOVED"]
+    for former, place in moved.items():
+        assert (DOCS / (f"{place}.md" if "/" in place else f"{place}/{former}.md")).exists()
+        assert not (DOCS / f"{former}.md").exists()
+
+
 def test_the_reference_shows_every_default():
     """The site adds them to the docstrings, which need not repeat the signature."""
     add_defaults = runpy.run_path(str(DOCS / "_ext" / "parameter_defaults.py"))["add_defaults"]
