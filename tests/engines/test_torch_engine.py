@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from tests.engines.problems import problems  # noqa: E402
-from tests.reference_engine import both_sides, example  # noqa: E402
+from tests.reference_engine import _exposure_of, both_sides, example  # noqa: E402
 
 import log1pnmf as lp  # noqa: E402
 from log1pnmf import fit_log1p_nmf  # noqa: E402
@@ -47,7 +47,7 @@ FORMS = [name for name in problems() if "wide" not in name and "large" not in na
 def summands(problem, side, start, design):
     """Sum of the sizes of what a gradient is the sum of: rounding is relative to this."""
     y, eta = side.rows.to_scipy().toarray(), start @ design.T
-    t = np.stack([side.exposure_of(i) for i in range(len(start))])
+    t = np.stack([_exposure_of(side, i) for i in range(len(start))])
     push = entry_gradient(np.zeros_like(y), eta, t, problem.link)
     pull = entry_gradient(y, eta, np.zeros_like(t), problem.link)
     return (np.abs(push) + np.abs(pull)) @ np.abs(design) + 1e-300
