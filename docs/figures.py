@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.exceptions import ConvergenceWarning
 from studies.paper.geometry import loadings_towards, unit_rates, upper_right_hull
+from studies.usage import Counts as Screen
+from studies.usage import draw_counts
 
 import log1pnmf as lp
 from log1pnmf.analysis import match_factors
@@ -184,6 +186,18 @@ def across_c() -> Figure:
     return figure
 
 
+def guides() -> Figure:
+    """Differences of 200 guides to controls, of which 20 shift two of 8 factors (`studies.usage`)."""
+    screen = {"guides": 200, "donors": (3, 0), "n_factors": 8, "shifted": (1, 3), "shift": 2.5}
+    counts, guide, replicate, _, factors = draw_counts(Screen("", **screen), np.random.default_rng(0))
+    names = np.where(guide > 0, [f"guide {one:03.0f}" for one in guide], "control")
+    fit = lp.fit_log1p_nmf(counts, 8, fixed_factors=factors, n_jobs=1, random_state=0)
+    found = lp.analysis.usage(fit, names, replicate=replicate, reference="control")
+    figure = Figure(figsize=(6.0, 5.3), layout="constrained")
+    lp.pl.usage(found, figure=figure)
+    return figure
+
+
 FIGURES = {
     "across-c": across_c,
     "newton-and-coordinate": newton_and_coordinate,
@@ -191,6 +205,7 @@ FIGURES = {
     "link-scales": link,
     "approximation": approximation,
     "geometry": geometry,
+    "usage-guides": guides,
 }
 
 

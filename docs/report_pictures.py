@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from log1pnmf.cli.commands import run_demo
+from log1pnmf.cli import main as run_command
 
 IMAGES = Path(__file__).parent / "img"
 HEIGHT = {1280: 1380, 390: 1380}
@@ -20,7 +20,10 @@ COLOURS = 128
 
 
 def main(arguments: list[str]) -> None:
-    report = Path(arguments[0]) if arguments else run_demo(Path(mkdtemp()))
+    folder = Path(mkdtemp())
+    if not arguments:
+        run_command(["demo", "-o", str(folder)])
+    report = Path(arguments[0]) if arguments else folder / "run" / "report.html"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         for width, height in HEIGHT.items():

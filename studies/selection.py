@@ -352,25 +352,6 @@ def _draw_supports(figure: Any, records: list[dict[str, Any]]) -> None:
         ax.spines[["top", "right"]].set_visible(False)
 
 
-def draw_relation(pictures: Path) -> None:
-    """How the bundled data's factors at c = 1 and c = inf relate."""
-    from matplotlib.figure import Figure
-
-    from log1pnmf import pl
-    from log1pnmf.analysis.stability import relate
-
-    counts = real_counts("pancreas", DATA, full=True)
-    models = [Log1pNMF(9, c=c, random_state=0).fit(counts) for c in (1.0, math.inf)]
-    found = relate(models)
-    figure = pl.relation(found, figure=Figure(figsize=(7.5, 5.5), layout="constrained"))
-    figure.savefig(pictures / "choosing-relation.png", dpi=110)
-    for k in range(models[0].n_components):
-        parts = found.splits(found.names[0], k, found.names[1], least=0.15)
-        print(
-            f"c=1 factor {k}: " + ", ".join(f"{100 * share:.0f}% of c=inf factor {j}" for j, share in parts)
-        )
-
-
 # ---------------------------------------------------------------- the command
 
 
@@ -413,7 +394,6 @@ def main() -> None:
         cost()
     elif arguments.what == "draw":
         draw(arguments.out, ROOT / "docs" / "img")
-        draw_relation(ROOT / "docs" / "img")
     else:
         real(arguments.name, arguments.out, arguments)
 

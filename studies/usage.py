@@ -273,6 +273,7 @@ def main() -> None:
         for name in asked.tables:
             for row in TABLES[name](asked.runs, pool):
                 print(row, flush=True)
+            print()  # or both would be one table
 
 
 if __name__ == "__main__":

@@ -25,7 +25,10 @@ from log1pnmf.analysis import top_features
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import select_features, variable_features
 
-SETS = {"pancreas": ("baron", "label", 9), "PBMC": ("pbmc", "subpop", 7)}
+SETS = {
+    "pancreas, 1,937 x 16,016, K = 9": ("baron", "label", 9),
+    "blood, 3,774 x 16,791, K = 7": ("pbmc", "subpop", 7),
+}
 NUMBERS = (None, 5000, 2000, 500)
 SEEDS = range(3)
 GENERAL = re.compile(r"RP[LS]\d|MT-", re.IGNORECASE)

@@ -18,7 +18,7 @@ from log1pnmf.engines.native import NativeEngine
 from log1pnmf.model.noise import LARGEST_ETA, POISSON, SMALLEST_ETA, NegativeBinomial, Noise, ShiftedLog
 from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss
 from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
-from log1pnmf.model.zeros import AdaptiveZeros, EntryZeros, ZeroSurvey, quadratic
+from log1pnmf.model.zeros import MOST_BEND, AdaptiveZeros, EntryZeros, ZeroSurvey, quadratic
 
 Array = NDArray[np.float64]
 
@@ -63,7 +63,7 @@ class ReferenceEngine(Engine):
         for j, (_, eta, t) in enumerate(self._zeros(loadings, factors)):
             for g, cap in enumerate(caps):
                 how = {"dispersion": dispersion_of(self.problem, j), "straight": straight}
-                largest = float(np.max(side.exposure_of(j) * (loadings @ factors[j])))
+                largest = float(np.max(_exposure_of(side, j) * (loadings @ factors[j])))
                 found = survey_feature(eta, t, cap, link=self.problem.link, largest=largest, **how)
                 out.error[j, g], out.n_above[j, g], out.quadratics[j, g] = found
         return out
@@ -93,7 +93,7 @@ class ReferenceEngine(Engine):
         for j in range(len(factors)):
             counted = side.rows.indices[side.rows.indptr[j] : side.rows.indptr[j + 1]]
             where = np.setdiff1d(np.arange(len(loadings)), counted)
-            yield where, loadings[where] @ factors[j], side.exposure_of(j)[where]
+            yield where, loadings[where] @ factors[j], _exposure_of(side, j)[where]
 
     def _rows(self, side: Side, design: Array, bounds: Bounds) -> Iterator[_Row]:
         (n, m), K = side.rows.shape, design.shape[1]
@@ -102,7 +102,7 @@ class ReferenceEngine(Engine):
             entries = slice(side.rows.indptr[i], side.rows.indptr[i + 1])
             y = np.zeros(m)
             y[side.rows.indices[entries]] = side.rows.values[entries]
-            t, noise, zeros = side.exposure_of(i), _noise_of_row(side, i), _zeros_of_row(side, i)
+            t, noise, zeros = _exposure_of(side, i), _noise_of_row(side, i), _zeros_of_row(side, i)
             box = _Box(lower[i], upper[i], penalty[i])
             yield _Row(y, t, design, box, self.problem, noise, zeros)
 
@@ -170,6 +170,16 @@ def _noise_of_row(side: Side, i: int) -> Noise:
     return side.noise.of_features(i) if side.rows_are_features else side.noise
 
 
+def _exposure_of(side: Side, row: int) -> Array:
+    """Exposure of the entries of one row."""
+    exposure, batches = side.row_exposure[row] * side.column_exposure, side.batches
+    if batches is None:
+        return exposure
+    if side.rows_are_features:
+        return exposure * batches.effects[batches.labels, row]
+    return exposure * batches.effects[batches.labels[row]]
+
+
 class _Box(NamedTuple):
     """Bounds and penalties of the K coefficients of a row."""
 
@@ -211,10 +221,21 @@ class _Row:
         return self.design.T @ (self._entries(entry_gradient, b) + self._beyond(b)[1])
 
     def _beyond(self, b: Array) -> tuple[float, Array]:
-        """See `log1pnmf.model.zeros.EntryZeros.beyond`."""
+        """Cost of a row that is beyond where its concave part holds, and its gradient in eta; 0 inside.
+
+        Inside, the concave part takes at most `MOST_BEND` from the slope that the means of the zeros have.
+        Further out it has no minimum. There the sum of it and this cost goes on as a straight line.
+        """
         if self.zeros is None:
             return 0.0, np.zeros_like(self.t)
-        return self.zeros.beyond(self.y, self.design @ b, self.t)
+        approximated, b2 = self.zeros.in_place(self.y), self.zeros.b2
+        mean = np.where(approximated, self.t * (self.design @ b), 0.0)
+        steep, bend = float(mean.sum()), -2.0 * float(np.sum(b2 * mean**2))
+        ratio = 1.0 - MOST_BEND * steep / bend if bend > 0.0 else 0.0
+        if ratio <= 1e-9:
+            return 0.0, np.zeros_like(mean)
+        slope = -4.0 * (ratio - 0.5 * ratio**2) * b2 * self.t * mean - MOST_BEND * ratio * self.t
+        return 0.5 * ratio**2 * bend, np.where(approximated, slope, 0.0)
 
     def hessian(self, b: Array) -> Array:
         weight = self._entries(entry_curvature, b)

@@ -23,7 +23,6 @@ FACES = {
     "fit_log1p_nmf": lp.fit_log1p_nmf,
     "sweep": lp.sweep,
     "select": lp.select,
-    "fit_seeds": lp.analysis.fit_seeds,
     "tl.log1p_nmf": lp.tl.log1p_nmf,
     "tl.sweep": lp.tl.sweep,
     "tl.select": lp.tl.select,

@@ -12,7 +12,9 @@ from log1pnmf.analysis.markers import MarkerOptions
 from log1pnmf.analysis.select import SelectOptions
 from log1pnmf.analysis.stability import ConsensusOptions
 from log1pnmf.analysis.usage import SampleOptions
+from log1pnmf.estimator import RunOptions
 from log1pnmf.fitting.fit_counts import FitParameters, FoldParameters
+from log1pnmf.report.document import ReportOptions
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = """
@@ -26,7 +28,8 @@ fit = lp.fit_log1p_nmf(counts, 2, c=0.1, noise="nb", size_factors=np.ones(4), n_
 model = lp.Log1pNMF(2, noise="nb", size_factors=[1.0] * 4, init=fit, random_state=None).fit(counts)
 loadings: np.ndarray = model.transform(counts)
 loadings, errors = model.transform(counts, return_std=True, features="shared")
-print(loadings.shape, model.loadings_.sum(), model.top_features(3))
+model.report("report.html", counts=counts, groupby=["a", "a", "b", "b"], notes=["two groups"])
+print(model.fit_transform(counts, batch=[0, 0, 1, 1]).shape, model.loadings_.sum(), model.top_features(3))
 found = lp.select(counts, range(1, 3), [0.1, 1.0], noise=["poisson", "nb"], holdout="samples", tol=1e-4)
 print(found.best.n_components, lp.analysis.markers(fit, counts, errors="model").top(0, by="z"))
 
@@ -60,6 +63,8 @@ lp.tl.usage(None, "group", relativ_to=None)  # wrong: relativ_to
 lp.tl.evidence(None, n_seed=3)  # wrong: n_seed
 lp.tl.select(None, 2, noise="nbb")  # wrong: noise
 lp.tl.consensus(None, [2, 3], min_fit=1)  # wrong: min_fit
+model.fit_transform(counts, size_factor="fit")  # wrong: size_factor
+model.report("report.html", titel="Cells")  # wrong: titel
 model.markers(counts, error="model")  # wrong: error
 model.usage([0, 1], replicats=[0, 1])  # wrong: replicats
 lp.pl.volcano(None, 0, n_lables=3)  # wrong: n_lables
@@ -90,6 +95,8 @@ def test_a_type_checker_finds_what_is_misspelled_and_nothing_else(tmp_path, monk
         (lp.analysis.markers, MarkerOptions, {}),
         (lp.analysis.usage, SampleOptions, {"replicate", "key"}),
         (lp.analysis.evidence, EvidenceOptions, {}),
+        (lp.report.write_report, ReportOptions, {}),
+        (lp.Log1pNMF.fit, RunOptions, {}),
         (lp.select, SelectOptions, {"random_state", "batch", *FoldParameters.__annotations__}),
         (lp.analysis.consensus, ConsensusOptions, {"groupby", *FitParameters.__annotations__}),
     ],

@@ -1,5 +1,6 @@
 """How large the house is, and how far one walks in it: ``python tools/house.py`` prints the figures.
 
+``python tools/house.py --words`` prints the words of every page instead.
 tests/budget.json holds the figures that may only fall; tests/test_budget.py compares. When something has got
 smaller, ``python tools/house.py --write`` lowers the budget.
 """
@@ -52,10 +53,13 @@ def _docstring_lines(node: ast.AST) -> int:
     return (node.body[0].end_lineno or 0) - node.body[0].lineno + 1
 
 
-def words() -> int:
-    """Words of the pages."""
-    pages = [path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts]
-    return sum(len(re.findall(r"\S+", path.read_text(encoding="utf-8"))) for path in pages)
+def words() -> dict[str, int]:
+    """Words of every page."""
+    pages = [path for path in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in path.parts]
+    return {
+        str(path.relative_to(ROOT)): len(re.findall(r"\S+", path.read_text(encoding="utf-8")))
+        for path in pages
+    }
 
 
 def sizes() -> dict[str, int]:
@@ -71,7 +75,7 @@ def sizes() -> dict[str, int]:
         "lines of C++": lines("cpp", "*.cpp", "*.hpp")[0],
         "lines of tests": lines("tests", "*.py")[0],
         "lines of benchmarks and tools": lines("benchmarks", "*.py")[0] + lines("tools", "*.py", "*.sh")[0],
-        "words in docs": words(),
+        "words in docs": sum(words().values()),
         "parameters of Log1pNMF": len(inspect.signature(lp.Log1pNMF).parameters),
         "options of log1pnmf fit": len(inspect.signature(fit).parameters) - 1,  # without FILE
     }
@@ -134,6 +138,10 @@ def walks() -> dict[str, int]:
 
 
 def main_() -> None:
+    if "--words" in sys.argv:
+        for page, number in (words() | {"all pages": sum(words().values())}).items():
+            print(f"{page:<36} {number:>7,}")
+        return
     figures = sizes() | walks()
     budget = json.loads(BUDGET.read_text()) if BUDGET.exists() else {}
     for name, figure in figures.items():

@@ -10,7 +10,6 @@ from typing import Any
 import log1pnmf
 
 ALSO = (
-    "log1pnmf.cli.exchange.RList",
     "log1pnmf.cli.exchange.read_r_list",
     "log1pnmf.cli.exchange.write_r_list",
     "log1pnmf.cli.run_folder.RunFolder",

@@ -35,7 +35,7 @@ from log1pnmf.fitting.ranking import Order
 from log1pnmf.fitting.settings import GIVEN, InitKind, LikelihoodKind, NoiseKind
 from log1pnmf.fitting.summary import summarize
 from log1pnmf.model.dispersion import DispersionKind
-from log1pnmf.report.document import write_report
+from log1pnmf.report.document import ReportOptions, write_report
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -44,14 +44,27 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 
-class NewSamples(TypedDict, total=False):
-    """What `Log1pNMF.transform` takes beside counts, for type checkers."""
+class OfSamples(TypedDict, total=False):
+    """What belongs to the samples of a fit or of `transform`, for type checkers."""
 
     size_factors: SizesKind | Numbers | None
     batch: Any
     fixed_loadings: Any
+
+
+class NewSamples(OfSamples, total=False):
+    """With the other options of `Log1pNMF.transform`."""
+
     prior: Literal["auto"] | float
     features: Literal["all", "shared"]
+
+
+class RunOptions(OfSamples, total=False):
+    """With the other options of `Log1pNMF.fit`."""
+
+    callbacks: Sequence[Callback]
+    checkpoint: StrPath | None
+    resume: StrPath | None
 
 
 def _part(name: str) -> Any:
@@ -328,7 +341,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             validate_data(BaseEstimator(), X, skip_check_array=True)  # refuses names of several types
         return self._take(fit_counts(counts, settings, **given, resume=resume))
 
-    def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Array:
+    def fit_transform(self, X: Any, y: Any = None, **options: Unpack[RunOptions]) -> Array:
         """Fit the model to X (y is ignored) and return its loadings; options are those of `fit`.
 
         >>> Log1pNMF(2).fit_transform([[4, 0, 2], [3, 1, 2], [0, 5, 2]]).shape
@@ -472,7 +485,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self.fit_ = self.fit_.renamed(names)
         return self
 
-    def report(self, path: StrPath, **options: Any) -> Path:
+    def report(self, path: StrPath, **options: Unpack[ReportOptions]) -> Path:
         """Write a report to `path`, one HTML file; options as in `log1pnmf.report.write_report`.
 
         >>> import tempfile

@@ -4,7 +4,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from log1pnmf.analysis.groups import BASELINE, MOST_LEAVES, Groups, arrange, distinct_colors, factor_colors
+from log1pnmf.analysis.groups import (
+    BASELINE,
+    MOST_LEAVES,
+    PALE,
+    Groups,
+    arrange,
+    distinct_colors,
+    factor_colors,
+    point_colors,
+)
 
 
 def walk(loadings, order):
@@ -105,5 +114,13 @@ class TestArrange:
 
 
 def test_colours_differ_and_do_not_change_when_there_are_more():
-    assert len(set(factor_colors(60))) == 60
-    assert factor_colors(41) == factor_colors(60)[:41] == [BASELINE, *distinct_colors(40)]
+    assert len({PALE, *point_colors(60)}) == 61
+    assert point_colors(41) == point_colors(60)[:41] == [BASELINE, *distinct_colors(40)]
+
+
+def test_only_a_baseline_that_all_samples_share_is_pale():
+    other = np.r_[np.zeros(50), np.ones(50)]
+    for less, color in ((0.9, PALE), (0.4, PALE), (0.2, BASELINE)):  # loading of half of the samples
+        for scale in (1.0, 7.0):
+            loadings = scale * np.column_stack((np.where(other > 0, less, 1.0), other))
+            assert factor_colors(loadings) == [color, *distinct_colors(1)]

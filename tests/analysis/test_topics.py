@@ -1,4 +1,4 @@
-"""Topics: coherence, exclusivity and perplexity by hand; words of pipelines, typical texts, pyLDAvis."""
+"""Topics: coherence and perplexity by hand; words of pipelines, typical texts, pyLDAvis."""
 
 import math
 
@@ -10,7 +10,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from log1pnmf import Log1pNMF, as_fit, fit_log1p_nmf
-from log1pnmf.analysis import coherence, exclusivity, perplexity, top_features, top_samples, topic_model
+from log1pnmf.analysis import coherence, perplexity, top_features, top_samples, topic_model
 
 TEXTS = np.array(
     [  # apple pear plum | iron zinc
@@ -61,17 +61,6 @@ def test_words_that_never_meet_are_near_minus_one(fit):
     assert np.isnan(coherence(one_word, [[4, 0, 0], [0, 2, 3]], 2)).sum() == 1
 
 
-def test_exclusivity_is_the_mean_share_by_hand(fit):
-    np.testing.assert_allclose(exclusivity(fit, 2), 1.0)
-    factors = np.array([[0.6, 0.1], [0.4, 0.1], [0.0, 0.8]])
-    same = Log1pNMF.of(fit_log1p_nmf(np.rint(1000 * factors @ [[1, 0], [0, 1]]).T, 2, c=math.inf))
-    found = exclusivity(same, 2, by="weight")
-    weights = same.fit_.factors / same.fit_.factors.sum(axis=0)
-    for k in range(2):
-        first = np.argsort(-weights[:, k])[:2]
-        assert found[k] == pytest.approx((weights[first, k] / weights[first].sum(axis=1)).mean())
-
-
 def topical(n, rng):
     """Documents of three topics with ten words each, evenly spread."""
     return rng.poisson(np.kron(np.eye(3), np.full((n // 3, 10), 4.0)))
@@ -109,7 +98,10 @@ def test_no_word_is_impossible_and_no_document_too_short():
     ("call", "message"),
     [
         (lambda fit: coherence(fit, TEXTS, 1), "n_top must be at least 2"),
-        (lambda fit: exclusivity(fit, by="size"), "by must be one of 'score', 'log2_fold_change', 'weight'"),
+        (
+            lambda fit: coherence(fit, TEXTS, by="size"),
+            "by must be one of 'score', 'log2_fold_change', 'weight'",
+        ),
         (lambda fit: coherence(fit, TEXTS[:, :3]), "features"),
         (lambda fit: perplexity(fit, TEXTS, test_fraction=1.0), "test_fraction"),
     ],

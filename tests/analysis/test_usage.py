@@ -251,6 +251,21 @@ def test_hundreds_of_groups_are_one_map(model):
     np.testing.assert_allclose(np.sort(np.ravel(image.get_array())), np.sort(found.difference.ravel()))
 
 
+def test_of_many_guides_those_with_an_effect_are_drawn_and_counted(model):
+    rng = np.random.default_rng(0)
+    loadings = np.repeat(rng.uniform(0.45, 0.55, (153, 3)), 4, axis=0)  # 51 groups in three replicates
+    loadings[(group := np.repeat(np.arange(51), 12)) == 7, 1] += 0.4
+    names, copies = np.array([f"g{i:02}" for i in range(51)])[group], np.tile(np.repeat([0, 1, 2], 4), 51)
+    found = usage(model, names, replicate=copies, loadings=loadings, reference="g00", **AS_THEY_ARE)
+    ax = pl.usage(found, figure=Figure()).axes[0]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["g07"]
+    np.testing.assert_allclose(ax.images[0].get_array(), found.difference[[6]])
+    np.testing.assert_array_equal(ax.collections[0].get_offsets(), [[1, 0]])
+    assert ax.get_title(loc="left") == "1 of 50 comparisons with\na significant difference"
+    nothing = pl.usage(found, level=0.0, figure=Figure()).axes[0]  # all, where none is
+    assert len(nothing.get_yticklabels()) == 50
+
+
 def chance(fit, n_donors, n_simulations, *, ages=False, replicated=True, cells=20):
     """Donors differ, their groups do not: how often they are called different, and how often 0 is covered."""
     called, covered = [], []

@@ -181,7 +181,7 @@ def test_convert_to_r_and_back(call, run_folder, counts_file, tmp_path):
     done = call("convert", run_folder, tmp_path / "r", "-c", 1, "--counts", counts_file)
     assert done.code == 0
     fitted = Fit.load(run_folder / "models" / "c=1.npz")
-    np.testing.assert_array_equal(read_r_list(tmp_path / "r").factors, fitted.factors)
+    np.testing.assert_array_equal(read_r_list(tmp_path / "r")["init"][1], fitted.factors)
     back = call("convert", tmp_path / "r", tmp_path / "back.npz")
     assert back.code == 0, back.err
     np.testing.assert_allclose(Fit.load(tmp_path / "back.npz").loadings, fitted.loadings, rtol=1e-12)

@@ -45,7 +45,7 @@ def test_before_the_fit_nothing_is_left_and_it_is_said(fit, tmp_path, monkeypatc
     [
         ("cli.fit.deviance_explained", signal.SIGINT),
         ("cli.run_folder.write_csv", signal.SIGTERM),
-        ("cli.fit.tell_fit", signal.SIGINT),
+        ("cli.fit._tell_fit", signal.SIGINT),
         ("cli.fit._tell", signal.SIGTERM),
     ],
 )

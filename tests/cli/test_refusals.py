@@ -19,7 +19,6 @@ USES = {
     "k not a number": (["fit", "good.csv", "-k", "two", "-o", "OUT"], "'-k'"),
     "k zero": (["fit", "good.csv", "-k", "0", "-o", "OUT"], "n_components must be at least 1"),
     "c negative": ([*FIT, "-c", "-1"], "c must be positive"),
-    "c twice": ([*FIT, "-c", "1", "-c", "1.0"], "twice"),
     "start unknown": ([*FIT, "--set", "init=best"], "init must be one of"),
     "parameter unknown": (
         [*FIT, "--set", "n_components=3"],

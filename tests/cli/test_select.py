@@ -85,7 +85,6 @@ def test_interrupted_goes_on_and_gives_the_same(call, file, tmp_path, monkeypatc
         (["-k", "two"], "given as in 2-6,8,10, got 'two'"),
         (["-k", "4-2"], "must be at least 1 and rise, got '4-2'"),
         (["-k", "3"], "only one setting"),
-        (["-k", "2,2"], "n_components must hold different numbers, got 2 twice"),
         (["-k", "1-3", "--holdout", "genes"], "--holdout must be one of 'counts', 'samples', got 'genes'"),
         (["-k", "1-3", "--resume"], "no comparison to continue"),
         (["-k", "1-3", "-c", "-1"], "c must be positive or inf"),

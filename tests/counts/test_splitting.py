@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import sparse, stats
 
-from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf import fit_log1p_nmf
 from log1pnmf.analysis.heldout import heldout_features, heldout_log_likelihood
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import folds, split_counts, training_size_factors
@@ -164,24 +164,6 @@ def test_unforeseen_counts_are_costly_and_finite():
 def no_prior(monkeypatch):
     """Held-out samples' loadings by maximum likelihood, as `project` finds them."""
     monkeypatch.setattr("log1pnmf.fitting.new_samples.PRIOR", 0.0)
-
-
-@pytest.mark.parametrize("sizes", ["total", "none"])
-@pytest.mark.usefixtures("no_prior")
-def test_rows_left_out_are_scored_at_their_own_loadings(sizes):
-    y = simulated(shape=(90, 40), mean=10.0)
-    model = Log1pNMF(3, c=0.5, size_factors=sizes, init="rank1", **OPTIONS).fit(y[:60])
-    train, test = split_counts(y[60:], 0.25, random_state=0)
-    given = 0.75 * np.ones(30) if sizes == "none" else train.row_sums / y[:60].sum(axis=1).mean()
-    means = model.inverse_transform(model.transform(train, size_factors=given), given) / 3.0
-    expected = stats.poisson.logpmf(dense(test), means).sum(axis=1)
-    options = {"test_fraction": 0.25, "new_samples": True}
-    found = heldout_log_likelihood(model, train, test, background=0.0, **options)
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-    # the number of factors is judged, too: twelve are worse than the true three
-    many = Log1pNMF(12, c=0.5, size_factors=sizes, init="rank1", **{**OPTIONS, "tol": 1e-4}).fit(y[:60])
-    few, many = (heldout_log_likelihood(one, train, test, **options).sum() for one in (model, many))
-    assert many < few
 
 
 def mixed(y, means):

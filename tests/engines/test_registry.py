@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.engines.registry import ENGINES, as_counts, check_memory, make_engine, resolve_engine, supports
-from log1pnmf.model.noise import NegativeBinomial, ShiftedLog
+from log1pnmf.engines.native import NativeEngine
+from log1pnmf.engines.registry import as_counts, check_memory, make_engine, resolve_engine
+from log1pnmf.model.batches import Batches
+from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
 
 Y = np.random.default_rng(0).poisson(1.5, size=(12, 9)).astype(float)
@@ -19,14 +21,14 @@ def problem_of(counts):
     return Problem(counts, counts.size_factors("none"), ShiftedLog(1.0))
 
 
-@pytest.mark.parametrize("name", ENGINES[1:])
-def test_every_engine_refuses_what_it_cannot_do(name):
-    problem = problem_of(as_counts(Y, name))
-    dispersed = replace(problem, noise=NegativeBinomial(0.5))
-    for one in (problem, dispersed):
-        assert supports(name, one, "newton") is None
-    assert supports(name, dispersed, "coordinate") is not None
-    assert (supports(name, problem, "coordinate") is None) == (name == "native")
+def test_only_the_native_engine_has_the_coordinate_solver_and_without_batches():
+    problem = problem_of(Counts.from_any(Y))
+    assert isinstance(make_engine("native", problem, row_solver="coordinate"), NativeEngine)
+    in_batches = replace(problem, batches=Batches.of(["a", "b"] * 6, Y.shape, 1.0))
+    with pytest.raises(ValueError, match="row_solver='coordinate' has no batches; use 'newton'"):
+        make_engine("native", in_batches, row_solver="coordinate")
+    with pytest.raises(ValueError, match="it has row_solver='newton' only, got 'coordinate'"):
+        make_engine("streaming", problem_of(as_counts(Y, "streaming")), row_solver="coordinate")
 
 
 @pytest.mark.parametrize("name", ["native", "torch"])

@@ -197,12 +197,13 @@ def test_labels_that_make_no_sense_are_refused(batch, message):
 
 def test_findings_say_what_batches_take_of_the_deviance(fit):
     found = batch_findings(fit, COUNTS, n_top=2)
-    assert found.n_samples.sum() == N
-    assert (found.excess > 0.0).all()
-    assert found.excess.min() <= found.total <= found.excess.max()
+    *excess, total = found["excess"]
+    assert sum(found["n_samples"][:-1]) == found["n_samples"][-1] == N
+    assert 0.0 < min(excess) <= total <= max(excess)
+    assert [len(features) for features in found["features"]] == [2] * len(excess) + [0]
     said = next(one for one in fit.messages if "batches: without" in one)
-    assert f"{found.total:.1%} larger" in said
-    assert np.isnan(batch_findings(fit).total)
+    assert f"{total:.1%} larger" in said
+    assert np.isnan(batch_findings(fit)["excess"]).all()
     with pytest.raises(ValueError, match="has no batches"):
         batch_findings(fitted(batch=None, max_iter=1))
 

@@ -95,8 +95,6 @@ def test_effects_cost_nothing_where_there_are_none_and_something_elsewhere():
 def test_batches_that_make_no_sense_are_refused(labels, effects, message):
     with pytest.raises(ValueError, match=message):
         Batches(np.array(labels), effects)
-    with pytest.raises(ValueError, match="batches must be those of counts"):
-        replace(problem_of(1.0), batches=Batches(np.zeros(3), np.ones((1, M))))
 
 
 def test_features_weigh_by_their_counts_or_by_how_far_these_decide():

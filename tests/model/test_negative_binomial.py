@@ -15,7 +15,6 @@ from log1pnmf.fitting.solver import alternate
 from log1pnmf.model.noise import NegativeBinomial, Prior, ShiftedLog, excess_constant
 from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss, negative_log_likelihood
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zeros import quadratic
 
 SHIFTS = [1e-6, 1.0, 1e8, math.inf]
 DISPERSIONS = [0.0, 1e-12, 1e-6, 0.03, 0.5, 4.0, 300.0]
@@ -161,17 +160,3 @@ def test_the_cost_of_the_dispersions_is_in_the_objective_and_not_in_the_loss():
     assert noise.cost == pytest.approx(2.0 * np.sum(np.linspace(-2.0, 1.0, 7) ** 2))
     assert paid.loss == free.loss
     assert paid.objective == free.objective + noise.cost
-
-
-@pytest.mark.parametrize("bad", [[-0.1, 1.0], [math.nan, 1.0], [math.inf, 0.0], [[1.0, 2.0]]])
-def test_bad_dispersions_are_refused(bad):
-    with pytest.raises(ValueError, match="dispersion must be numbers of at least 0"):
-        NegativeBinomial(bad)
-
-
-def test_noise_of_other_features_and_quadratics_of_zeros_are_refused():
-    counts, link = Counts.from_any(np.ones((2, 3))), ShiftedLog(1.0)
-    with pytest.raises(ValueError, match="noise must be that of 3 features, got 2"):
-        Problem(counts, np.ones(2), link, noise=NegativeBinomial([0.1, 0.2]))
-    with pytest.raises(ValueError, match="zeros must be None"):
-        Problem(counts, np.ones(2), link, quadratic(link), NegativeBinomial(0.4))

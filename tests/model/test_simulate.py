@@ -1,16 +1,14 @@
-"""Simulation: the law of the counts, the density asked for, and the same counts for any size of chunk."""
+"""Simulation: the law of the counts, and the density asked for."""
 
 import math
 import re
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-from scipy import sparse, stats
+from scipy import stats
 
 from log1pnmf.model.noise import ShiftedLog
-from log1pnmf.model.simulate import MIXTURES, Simulation, draw_poisson, simulate
+from log1pnmf.model.simulate import MIXTURES, draw_poisson, simulate
 
 
 @pytest.mark.parametrize("c", [1e-3, 1.0, 50.0, math.inf])
@@ -50,24 +48,12 @@ def test_counts_are_negative_binomial_around_the_model(c):
         assert abs((y == 0).sum() - zeros.sum()) < 5.0 * math.sqrt(zeros.sum())
 
 
-@settings(max_examples=15)
-@given(n=st.integers(1, 700), chunk_size=st.integers(1, 800), seed=st.integers(0, 5))
-@example(n=1, chunk_size=1, seed=4)  # a density of 0.1 is out of reach here
-def test_chunks_of_any_size_hold_the_same_counts(n, chunk_size, seed):
-    options = {"c": 1.0, "density": 0.02, "size_spread": 0.2, "dispersion": 0.4, "random_state": seed}
-    whole = simulate(n, 9, 2, **options).counts
-    chunks = list(Simulation(n, 9, 2, **options).chunks(chunk_size))
-    assert [chunk.shape[0] for chunk in chunks[:-1]] == [chunk_size] * (len(chunks) - 1)
-    assert (sparse.vstack(chunks) != whole).nnz == 0
-
-
-@pytest.mark.parametrize("draw", [simulate, Simulation])
-def test_a_density_out_of_reach_is_refused_with_the_highest_one(draw):
+def test_a_density_out_of_reach_is_refused_with_the_highest_one():
     options = {"size_spread": 0.2, "dispersion": 0.4, "random_state": 4}
     with pytest.raises(ValueError, match=r"density must be at most about [\d.]+ .*, got 0.1") as refused:
-        draw(1, 9, 2, density=0.1, **options)
+        simulate(1, 9, 2, density=0.1, **options)
     highest = float(re.search(r"about ([\d.]+)", str(refused.value))[1])
-    draw(1, 9, 2, density=0.9 * highest, **options)
+    simulate(1, 9, 2, density=0.9 * highest, **options)
 
 
 def test_seed_decides():
@@ -81,8 +67,7 @@ def test_seed_decides():
 
 
 def test_entries_follow_the_mixture():
-    simulation = Simulation(20_000, 5, 3, c=1.0)
-    loadings = simulation.loadings()
+    loadings = simulate(20_000, 5, 3, c=1.0).loadings
     low, high = MIXTURES[1.0].uniform
     inside = np.mean((loadings >= low) & (loadings <= high))
     assert inside > 0.9  # the uniform part, and the exponential part where it is small
@@ -92,10 +77,10 @@ def test_entries_follow_the_mixture():
 
 
 def test_size_factors_have_mean_one():
-    sizes = Simulation(20_000, 2, 1, size_spread=0.5).size_factors()
+    sizes = simulate(20_000, 2, 1, size_spread=0.5).size_factors
     assert sizes.mean() == pytest.approx(1.0, abs=0.02)
     assert np.log(sizes).std() == pytest.approx(0.5, rel=0.03)
-    assert (Simulation(10, 2, 1).size_factors() == 1.0).all()
+    assert (simulate(10, 2, 1).size_factors == 1.0).all()
 
 
 @pytest.mark.parametrize(

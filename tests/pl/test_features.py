@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgb
 from scipy.stats import spearmanr
 
 from log1pnmf import Log1pNMF, pl
-from log1pnmf.analysis.groups import factor_colors
+from log1pnmf.analysis.groups import factor_colors, point_colors
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.pl.canvas import fit_of_arrays, spread
 
@@ -55,7 +55,7 @@ class TestScatter:
         pl.factor_scatter(shown, 1, 2, highlight=["gene3", "gene6"], ax=ax)
         assert {text.get_text() for text in ax.texts} == {"gene3", "gene6"}
         np.testing.assert_array_equal(ax.collections[1].get_offsets(), shown.factors[[3, 6]][:, [1, 2]])
-        colors = factor_colors(shown.n_components)  # each has that of the factor in which it is larger
+        colors = point_colors(shown.n_components)  # each has that of the factor in which it is larger
         sides = [1 if shown.factors[j, 1] >= shown.factors[j, 2] else 2 for j in (3, 6)]
         faces = [tuple(face[:3]) for face in ax.collections[1].get_facecolors()]
         assert faces == [to_rgb(colors[side]) for side in sides]
@@ -87,7 +87,7 @@ class TestTopFeatures:
             assert [text.get_text() for text in ax.get_yticklabels()] == [f"gene{j}" for j in expected]
             widths = [bar.get_width() for bar in ax.patches]
             np.testing.assert_array_equal(widths, ranking.log2_fold_change[expected, k])
-            assert ax.patches[0].get_facecolor()[:3] == to_rgb(factor_colors(shown.n_components)[k])
+            assert ax.patches[0].get_facecolor()[:3] == to_rgb(factor_colors(shown.loadings)[k])
             assert ax.get_title(loc="left") == f"k{k}"
 
     def test_heat_map_holds_fold_changes(self, shown, figure):

@@ -44,7 +44,7 @@ class TestPixels:
         pl.structure(shown, labels, ax=ax)
         order = arrange(shown.loadings, labels)
         at = columns_of(order, ax.images[0].get_array().shape[1])
-        drawn = factor_heights(ax, factor_colors(shown.n_components), at)
+        drawn = factor_heights(ax, factor_colors(shown.loadings), at)
         np.testing.assert_allclose(drawn, shown.loadings[order.order], atol=0.02)
         sums = shown.loadings[order.order].sum(axis=1)
         np.testing.assert_allclose(column_heights(ax)[at], sums, atol=0.01)
@@ -99,7 +99,7 @@ class TestAround:
         legend = ax.get_legend()
         assert [text.get_text() for text in legend.get_texts()] == ["k3", "k2", "k1", "k0"]
         faces = [patch.get_facecolor()[:3] for patch in legend.get_patches()]
-        assert faces == [to_rgb(color) for color in factor_colors(shown.n_components)[::-1]]
+        assert faces == [to_rgb(color) for color in factor_colors(shown.loadings)[::-1]]
 
     def test_names_of_groups_are_below_them(self, shown, labels, figure):
         ax = pl.structure(shown, labels, ax=figure.subplots())

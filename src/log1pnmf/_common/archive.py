@@ -102,17 +102,11 @@ def building(path: StrPath, *, force: bool = False) -> Iterator[Path]:
 
 def _move(temporary: Path, place: Path, *, force: bool) -> None:
     """Move something to its place; without `force` only if nothing has appeared there meanwhile."""
-    if not force:
-        try:  # the system refuses to replace a folder, and to link over a file
-            (os.rename if temporary.is_dir() else os.link)(temporary, place)
-        except OSError as error:
-            if place.exists():
-                raise FileExistsError(
-                    f"{place} was made by someone else in the meantime and is not replaced; choose another "
-                    "name"
-                ) from error
-            os.rename(temporary, place)  # a file system without links
-    elif not place.exists() or (place.is_file() and temporary.is_file()):
+    if place.exists() and not force:
+        raise FileExistsError(
+            f"{place} was made by someone else in the meantime and is not replaced; choose another name"
+        )
+    if not place.exists() or (place.is_file() and temporary.is_file()):
         os.replace(temporary, place)
     else:
         old = temporary.parent.with_suffix(".old")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from log1pnmf._common.checks import shown
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import as_fit
@@ -19,33 +19,7 @@ from log1pnmf.model.problem import Problem
 MOST = 0.95  # part of a group, or of a batch, that makes it nearly all of it
 
 
-@dataclass(frozen=True, eq=False)
-class BatchFindings:
-    """What the batches of a fit do.
-
-    Parameters
-    ----------
-    names : tuple of str
-        Names of the batches.
-    n_samples : ndarray of int
-        Number of samples in each batch.
-    excess : ndarray
-        Share by which the deviance of the samples of each batch would grow without effects; NaN without
-        counts.
-    total : float
-        The same for all samples.
-    features : list of list of (str, float)
-        Features with the largest effects (up or down) in each batch, and the effects.
-    """
-
-    names: tuple[str, ...]
-    n_samples: NDArray[np.int64]
-    excess: NDArray[np.float64]
-    total: float
-    features: list[list[tuple[str, float]]]
-
-
-def batch_findings(fit: Any, counts: Any = None, *, n_top: int = 5) -> BatchFindings:
+def batch_findings(fit: Any, counts: Any = None, *, n_top: int = 5) -> dict[str, Any]:
     """Describe how much of the deviance batches explain, and which features have the largest effects in each.
 
     Parameters
@@ -56,6 +30,13 @@ def batch_findings(fit: Any, counts: Any = None, *, n_top: int = 5) -> BatchFind
         The counts that were fitted. Every entry is used.
     n_top : int
         Number of features to list for each batch.
+
+    Returns
+    -------
+    dict of columns
+        One row for each batch, and one for all samples, "all"; ``pandas.DataFrame`` shows it. Columns:
+        `batch`; `n_samples`; `excess`, the share by which the deviance would grow without effects, NaN
+        without counts; `features`, names and effects of those with the largest effects, up or down.
     """
     found = as_fit(fit)
     batches = found.batches
@@ -67,11 +48,20 @@ def batch_findings(fit: Any, counts: Any = None, *, n_top: int = 5) -> BatchFind
     sums = np.full((batches.n_batches, 2), np.nan)
     if counts is not None:
         matrix = counts_of(found, counts)
-        sums = np.array([_deviances(found, matrix, batches, b) for b in places])
+        with shown(None, "deviance without effects of batches", "part") as show:
+            for b in places:
+                sums[b] = _deviances(found, matrix, batches, b)
+                show(b + 1, batches.n_batches)
+    sums = np.vstack([sums, sums.sum(axis=0)])
     with np.errstate(divide="ignore", invalid="ignore"):
-        excess, total = sums[:, 1] / sums[:, 0] - 1.0, float(np.divide(*sums.sum(axis=0)[::-1]) - 1.0)
-    sizes = np.bincount(batches.labels, minlength=batches.n_batches)
-    return BatchFindings(batches.names, sizes, excess, total, features)
+        excess = sums[:, 1] / sums[:, 0] - 1.0
+    sizes = np.bincount(batches.labels, minlength=batches.n_batches).tolist()
+    return {
+        "batch": [*batches.names, "all"],
+        "n_samples": [*sizes, len(batches.labels)],
+        "excess": excess,
+        "features": [*features, []],
+    }
 
 
 def _deviances(fit: Fit, counts: Counts, batches: Batches, batch: int) -> tuple[float, float]:

@@ -19,7 +19,7 @@ import scipy
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from log1pnmf._common.checks import check_choice, plural
+from log1pnmf._common.checks import check_choice, plural, shown
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts, stirling
 from log1pnmf.counts.passes import parts_of, source_of
@@ -116,7 +116,6 @@ def loading_errors(
 
     Parameters
     ----------
-    fit : Fit, or anything that `log1pnmf.as_fit` takes
     counts : array, sparse matrix, data frame or source of shape (n, m)
         Counts of the samples.
     loadings : array of shape (n, K), optional
@@ -356,14 +355,8 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
 
     Parameters
     ----------
-    fit : Fit, or anything that `log1pnmf.as_fit` takes
-    counts : array, sparse matrix or data frame of shape (n_samples, n_features)
-        The counts that were fitted. All entries are used; of counts in chunks, only those of the samples
-        kept in memory, up to 8,192 at random.
     n_entries : int
         Number of extreme entries to keep.
-    feature_names : sequence of str, optional
-        Names of the features; by default those of the fit.
 
     Examples
     --------
@@ -384,21 +377,23 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
     if phi is not None:
         compared = np.argsort(-_lost(counts.by_column.row_sums() / n, phi), kind="stable")[:MOST_COMPARED]
     residuals = np.empty((n, len(compared)))
-    for rows in dense_blocks(counts.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
-        y, mean = counts.by_row.to_dense(rows), fit.rates.of_rows(rows_in_memory[rows])
-        deviance = np.maximum(2.0 * noise.loss(y, np.maximum(mean, TINY)), 0.0)
-        difference, variance = (y - mean) ** 2, mean if phi is None else mean * (1.0 + phi * mean)
-        never = (mean < LEAST_MEAN) & (y > 0.0)  # one of these would outweigh all others together
-        n_unexpected += int(np.count_nonzero(never))
-        expected = expected_deviance(mean, phi)
-        pearson = np.where(never, 0.0, difference / np.maximum(variance, TINY))
-        values = (y, mean, mean**2, difference, deviance, expected, pearson)
-        for name, value in zip(terms, values, strict=True):
-            by_sample[name][rows] = value.sum(axis=1)
-            by_feature[name] += value.sum(axis=0)
-        residual = np.sign(y - mean) * np.sqrt(deviance)
-        kept = _most_extreme(n_entries, kept, rows.start, y, mean, residual)
-        residuals[rows] = residual[:, compared]
+    with shown(None, "residuals", "sample") as show:
+        for rows in dense_blocks(counts.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
+            y, mean = counts.by_row.to_dense(rows), fit.rates.of_rows(rows_in_memory[rows])
+            deviance = np.maximum(2.0 * noise.loss(y, np.maximum(mean, TINY)), 0.0)
+            difference, variance = (y - mean) ** 2, mean if phi is None else mean * (1.0 + phi * mean)
+            never = (mean < LEAST_MEAN) & (y > 0.0)  # one of these would outweigh all others together
+            n_unexpected += int(np.count_nonzero(never))
+            expected = expected_deviance(mean, phi)
+            pearson = np.where(never, 0.0, difference / np.maximum(variance, TINY))
+            values = (y, mean, mean**2, difference, deviance, expected, pearson)
+            for name, value in zip(terms, values, strict=True):
+                by_sample[name][rows] = value.sum(axis=1)
+                by_feature[name] += value.sum(axis=0)
+            residual = np.sign(y - mean) * np.sqrt(deviance)
+            kept = _most_extreme(n_entries, kept, rows.start, y, mean, residual)
+            residuals[rows] = residual[:, compared]
+            show(rows.stop, n)
     samples = counts.sample_names
     sample_deviance = _ratio(by_sample["deviance"], by_sample["expected"])
     # Every feature and every sample has K coefficients: the part of the residuals' squares that is left.

@@ -66,7 +66,9 @@ NUMBERS = ("n_seeds", "n_bootstrap", "n_samples", "n_all")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evidence:
-    """Evidence for each factor; made by `evidence`. Arrays are of shape (n_components,).
+    """Evidence for each factor; `evidence` makes it, see the example there.
+
+    Arrays are of shape (n_components,).
 
     Parameters
     ----------
@@ -88,14 +90,6 @@ class Evidence:
         Samples that were used, and samples of the fit.
     factor_names : tuple of str
         Names of the factors.
-
-    Examples
-    --------
-    >>> from log1pnmf import datasets, fit_log1p_nmf
-    >>> counts = datasets.pancreas().counts[:100, :200]
-    >>> found = evidence(fit_log1p_nmf(counts, 2), counts, n_seeds=2, n_bootstrap=2)
-    >>> found.factor_names, found.bootstrap.tolist(), bool((found.times_noise > 1).all())
-    (('k0', 'k1'), [1.0, 1.0], True)
     """
 
     loss: Array
@@ -224,10 +218,6 @@ def evidence(
 
     Parameters
     ----------
-    fit : Fit, or anything that `log1pnmf.as_fit` takes
-    counts : array, sparse matrix or data frame of shape (n_samples, n_features)
-        The counts that were fitted. Of counts in chunks, only the samples kept in memory are used, up to
-        8,192 at random.
     n_seeds : int
         Number of fits from other random starts; may be 0.
     n_bootstrap : int
@@ -235,17 +225,11 @@ def evidence(
     max_samples : int, optional
         Number of random samples to use, the same ones every time. Weak and rare factors may not stand out
         from noise in few samples: such a part can confirm factors, but not refute them.
-    random_state : int, RandomState, Generator or None
-        Seed or generator of the random numbers.
-    n_jobs : int, optional
-        Number of threads.
-    verbose : int, optional
-        As in `log1pnmf.Log1pNMF`.
 
     See Also
     --------
     log1pnmf.select : Compare numbers of factors by held-out counts.
-    log1pnmf.analysis.stability : Compare fits from several seeds.
+    log1pnmf.analysis.consensus : Factors that come back in other donors and with other numbers of factors.
 
     Examples
     --------

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 from numbers import Real
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -96,12 +96,12 @@ class Grid:
         names = [noise] if isinstance(noise, str) or not isinstance(noise, Iterable) else list(noise)
         for name in names:
             check_choice("noise", name, NOISES, otherwise="several of them")
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"noise must hold different names, at least one, got {noise!r}")
+        if not names:
+            raise ValueError("noise must hold at least one name, got none")
         return cls(
             shifts[::-1],
-            _ascending("n_components", map(int, numbers)),
-            _ascending("l1", map(float, penalties))[::-1],
+            tuple(sorted(set(map(int, numbers)))),
+            tuple(sorted(set(map(float, penalties)), reverse=True)),
             tuple(name for name in NOISES if name != "auto" and (name in names or "auto" in names)),
         )
 
@@ -131,8 +131,8 @@ class Grid:
 
 
 def ascending_shifts(c: Any) -> tuple[float, ...]:
-    """Return values of c in ascending order, of a single one or of a sequence of different ones."""
-    return _ascending("c", (ShiftedLog(value).c for value in several("c", c)))
+    """Return the different values of c in ascending order, of a single one or of a sequence."""
+    return tuple(sorted({ShiftedLog(value).c for value in several("c", c)}))
 
 
 def several(name: str, values: Any) -> list[Any]:
@@ -145,14 +145,6 @@ def several(name: str, values: Any) -> list[Any]:
     if not listed:
         raise ValueError(f"{name} must hold at least one number, got none")
     return listed
-
-
-def _ascending(name: str, values: Iterable[Any]) -> tuple[Any, ...]:
-    ordered = sorted(values)
-    for one, other in pairwise(ordered):
-        if one == other:
-            raise ValueError(f"{name} must hold different numbers, got {one:g} twice")
-    return tuple(ordered)
 
 
 # ---------- what is fitted in a fold and how a fit is judged: held-out counts, or held-out samples

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice, check_one_each
 from log1pnmf.fitting.anndata import column_of, is_annotated
+from log1pnmf.fitting.fit import SHARED, Fit, evenness
 
 from .metrics import match_factors
 
@@ -201,7 +202,7 @@ def _alike(values: Array) -> list[str]:
 
 # ---------- colours of factors; those of several fits that correspond have the same one
 
-BASELINE = "#d0d0d0"  # light neutral grey: of what all samples share
+PALE, BASELINE = "#d0d0d0", "#5a6675"  # of a baseline that all samples share, and of any other one
 
 # The first nine are safe for common kinds of colour blindness (after Okabe and Ito, with purple and brown).
 # Each further one is neither pale, dark nor grey, and as far as possible from those before it in OKLab.
@@ -221,20 +222,31 @@ def distinct_colors(n: int) -> list[str]:
     return list(islice(cycle(COLORS.split()), n))
 
 
-def factor_colors(n: int) -> list[str]:
-    """Return the colours of the factors of a fit in all plots and in the report, grey for the first."""
+def point_colors(n: int) -> list[str]:
+    """Return the colours of n factors in plots of points and lines, where pale grey would not be seen."""
     return [BASELINE, *distinct_colors(n)][:n]
 
 
-def colors_of_fits(tables: Sequence[NDArray[np.float64]], reference: int = 0) -> list[list[str]]:
+def factor_colors(loadings: Array) -> list[str]:
+    """Return the colours of the factors of a fit in plots of areas and in the report.
+
+    The first factor, the baseline, is pale grey only where all samples share it, so that it is a background
+    to the others: its evenness is at least `SHARED` (a standard deviation of at most half of its mean), as of
+    the factors that `dominant_factor` leaves out. A baseline that tells samples apart is part of the result.
+    """
+    colors = point_colors(loadings.shape[1])
+    return [PALE, *colors[1:]] if evenness(loadings[:, :1])[0] >= SHARED else colors
+
+
+def colors_of_fits(fits: Sequence[Fit], reference: int = 0, on: str = "loadings") -> list[list[str]]:
     """Return colours for the factors of several fits: where they match the reference, its colours."""
-    first = tables[reference]
-    palette = factor_colors(sum(table.shape[1] for table in tables))
-    fresh = iter(palette[first.shape[1] :])
+    tables = [getattr(fit, on) for fit in fits]
+    first, palette = tables[reference], factor_colors(fits[reference].loadings)
+    fresh = iter(distinct_colors(sum(table.shape[1] for table in tables))[len(palette) - 1 :])
     colors = []
     for table in tables:
         if table is first:
-            colors.append(palette[: table.shape[1]])
+            colors.append(palette)
             continue
         match = match_factors(first, table)
         alike = {b: palette[a] for a, b in match.pairs[match.similarity >= ALIKE].tolist()}
@@ -408,10 +420,7 @@ def _library(library: Mapping[str, Any], image: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if "spot_diameter_fullres" in scales:
         found["diameter"] = float(scales["spot_diameter_fullres"])
-    wanted = (
-        () if image == "none" else (image, *IMAGES)
-    )  # the other resolution where the wanted one is missing
-    for name in wanted:
+    for name in () if image == "none" else (image, *IMAGES):  # the other one where the wanted one is missing
         scale = scales.get(f"tissue_{name}_scalef")
         if name in images and scale is not None:
             height, width = np.asarray(images[name]).shape[:2]

@@ -18,14 +18,7 @@ from log1pnmf.fitting.fit import Fit, or_one
 from log1pnmf.fitting.new_samples import NewSamples, counts_of, fits_new_sizes, new_size_factors
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.objective import BLOCK_BYTES
-from log1pnmf.model.predict import (
-    BACKGROUND,
-    BLOCK_ENTRIES,
-    OUTLIERS,
-    Background,
-    score_entries,
-    score_parts,
-)
+from log1pnmf.model.predict import BACKGROUND, BLOCK_ENTRIES, OUTLIERS, Background, score_entries, score_parts
 
 Array = NDArray[np.float64]
 
@@ -33,15 +26,7 @@ SEED = 0  # of the choice of features that `heldout_score` scores: the same for 
 
 
 def heldout_log_likelihood(
-    fit: Any,
-    train: Any,
-    test: Any,
-    *,
-    test_fraction: float = 0.1,
-    new_samples: bool = False,
-    size_factors: Any = None,
-    background: float = BACKGROUND,
-    n_jobs: int | None = None,
+    fit: Any, train: Any, test: Any, *, test_fraction: float = 0.1, background: float = BACKGROUND
 ) -> Array:
     """Exact log-likelihood of the test part of each sample, given its training part.
 
@@ -61,20 +46,13 @@ def heldout_log_likelihood(
     ----------
     fit : Fit, or anything that `log1pnmf.as_fit` takes
         Fitted to `train`, with any size factors; see `log1pnmf.counts.training_size_factors` for those that
-        keep `c` comparable. With ``new_samples=True``, a fit to other samples at their full depth.
+        keep `c` comparable.
     train, test : array, sparse matrix, data frame or Counts
         Training and test part of the counts, from `log1pnmf.counts.split_counts` or `folds`.
     test_fraction : float
         Share of the counts in the test part.
-    new_samples : bool
-        Whether the fit has not seen these samples. Their loadings are then estimated from their training
-        parts, with the factors as they are, which judges the factors as a description of other samples.
-    size_factors : {"total", "fit", "none"} or array, optional
-        Size factors of new samples at their full depth; see `Log1pNMF.transform`.
     background : float
         Share of the background, between 0 and 1; at 0 the result may be -inf.
-    n_jobs : int, optional
-        Number of threads for the loadings of new samples.
 
     Returns
     -------
@@ -94,15 +72,11 @@ def heldout_log_likelihood(
     """
     share, found = check_fraction(test_fraction), as_fit(fit)
     seen, unseen = Counts.from_any(train), Counts.from_any(test)
-    expected = (seen.n_samples if new_samples else len(found.loadings), len(found.factors))
+    expected = (len(found.loadings), len(found.factors))
     for name, counts in (("train", seen), ("test", unseen)):
         if counts.shape != expected:
             raise ValueError(f"{name} must have the shape {expected} of the fit, got {counts.shape}")
-    rates = found.rates
-    if new_samples:
-        held = _given_a_part(found, seen, share, size_factors, n_jobs)
-        rates = replace(rates, loadings=held.solve()[0], size_factors=held.size_factors, batches=None)
-    return score_parts(rates, seen, unseen, test_fraction=share, background=background)
+    return score_parts(found.rates, seen, unseen, test_fraction=share, background=background)
 
 
 def training_by_sample(fit: Fit, train: Counts) -> Array:
@@ -176,8 +150,6 @@ def perplexity(
         Size factors of these documents; see `log1pnmf.Log1pNMF.transform`.
     random_state : int, RandomState, Generator or None
         Seed of the split; use the same one for all models that you compare.
-    n_jobs : int, optional
-        Number of threads.
 
     Returns
     -------

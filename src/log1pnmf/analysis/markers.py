@@ -56,7 +56,7 @@ LEAST_PER_FACTOR = 10  # samples of a half; with fewer the factors are taken as 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Markers:
-    """Features that rise with each factor, with standard errors and tests; made by `markers`.
+    """Features that rise with each factor, and tests; `markers` makes it, see the example there.
 
     All arrays are of shape (n_features, n_components). Tests are NaN for a factor that all samples have and
     to which others are added: nothing can be compared with it.
@@ -103,15 +103,6 @@ class Markers:
         Names of the features.
     factor_names : tuple of str
         Names of the factors.
-
-    Examples
-    --------
-    >>> from log1pnmf import datasets, fit_log1p_nmf
-    >>> cells = datasets.pancreas()
-    >>> counts, names = cells.counts[:100, :200], cells.feature_names[:200]
-    >>> found = markers(fit_log1p_nmf(counts, 2), counts, feature_names=names)
-    >>> found.top("k1", 3), found.table(3)["rank"].tolist()
-    (['ALDOB', 'ANPEP', 'AKR1C1'], [1, 2, 3])
     """
 
     log2_fold_change: Array
@@ -242,16 +233,11 @@ def top_features(
 
     Parameters
     ----------
-    source : Fit, or anything that `log1pnmf.as_fit` takes
     n_top : int
         Maximum number of features of each factor; only features that the factor raises are listed.
     by : {"score", "log2_fold_change", "weight"}
         Column that they are ranked by: "score" prefers what is much and certain, "log2_fold_change" what is
         the factor's own, "weight" what is frequent.
-    key : str, optional
-        Name of the fit in an AnnData.
-    feature_names : sequence of str, optional
-        Names of the features; by default those of the fit.
 
     Returns
     -------
@@ -287,11 +273,8 @@ def top_samples(source: Any, n_top: int = 5, *, key: str | None = None, sample_n
 
     Parameters
     ----------
-    source : Fit, or anything that `log1pnmf.as_fit` takes
     n_top : int
         Maximum number of samples of each factor; only samples that have the factor are listed.
-    key : str, optional
-        Name of the fit in an AnnData.
     sample_names : sequence of str, optional
         Names of the samples; by default those of the fit, or their numbers.
 
@@ -383,7 +366,6 @@ def markers(
 
     Parameters
     ----------
-    fit : Fit, or anything that `log1pnmf.as_fit` takes
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         The counts that were fitted, or others of the same samples. Of counts in chunks, only the samples kept
         in memory are tested, up to 8,192 at random.
@@ -396,15 +378,9 @@ def markers(
         for the tests; it is valid if the counts have the noise of the fit.
     size_factors : array of shape (n_samples,), optional
         Size factors of `counts`, if they differ from those of the fit.
-    feature_names : sequence of str, optional
-        Names of the features; by default those of the fit.
     max_samples : int, optional
         Number of random samples to test, the same ones every time. The tests use all zero counts, so many
         samples take long; a few thousand give small errors.
-    n_jobs : int, optional
-        Number of threads.
-    verbose : int, optional
-        As in `log1pnmf.Log1pNMF`.
 
     See Also
     --------

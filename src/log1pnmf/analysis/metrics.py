@@ -27,19 +27,8 @@ Measure: TypeAlias = Literal["correlation", "cosine"]
 def hoyer(values: ArrayLike) -> Array:
     """Hoyer's sparsity of every column, ``(sqrt(n) - |x|_1 / |x|_2) / (sqrt(n) - 1)``.
 
-    Parameters
-    ----------
-    values : array of shape (n, K)
-        Loadings or factors.
+    1 where a single entry is not zero, 0 where all are alike; the scale of a column does not matter.
 
-    Returns
-    -------
-    ndarray of shape (K,)
-        1 where a single entry is not zero, 0 where all are alike; the scale of a column does not matter. The
-        mean over columns is what the paper reports.
-
-    Examples
-    --------
     >>> hoyer([[1, 2, 1], [0, 2, 1], [0, 2, 0], [0, 2, 0]]).round(3)
     array([1.   , 0.   , 0.586])
     """
@@ -61,23 +50,7 @@ def correlation_matrix(values: ArrayLike) -> Array:
 
 
 def factor_correlation(values: ArrayLike) -> float:
-    """Mean absolute Spearman correlation between two different columns.
-
-    Parameters
-    ----------
-    values : array of shape (m, K)
-        Usually factors.
-
-    Returns
-    -------
-    float
-        Between 0 and 1; 0 where there is one column only. See `correlation_matrix`.
-
-    Examples
-    --------
-    >>> round(factor_correlation([[1, 10, 3], [2, 20, 2], [3, 90, 1]]), 6)
-    1.0
-    """
+    """Return the mean absolute Spearman correlation between two columns; 0 where there is one only."""
     matrix = correlation_matrix(values)
     pairs = matrix[np.triu_indices(len(matrix), k=1)]
     return float(np.abs(pairs).mean()) if pairs.size else 0.0
@@ -120,8 +93,6 @@ def shares(source: Any, *, key: str | None = None) -> Array:
     Parameters
     ----------
     source : Fit, or anything that `log1pnmf.as_fit` takes
-    key : str, optional
-        Name of the fit in an AnnData.
 
     Returns
     -------
@@ -140,22 +111,16 @@ def shares(source: Any, *, key: str | None = None) -> Array:
     return sample_shares(fit.loadings, fit.factors)
 
 
-def dominant_factor(
-    source: Any, *, ignore_shared: bool = True, key: str | None = None
-) -> NDArray[np.object_]:
+def dominant_factor(source: Any, *, key: str | None = None) -> NDArray[np.object_]:
     """Find the factor that each sample has most of, leaving out those that all samples share.
 
     Each factor is scaled to a largest loading of 1, and the largest loading of a sample counts. Factors whose
     `shares` are spread evenly over the samples (a standard deviation of at most half of their mean) tell no
-    sample from another and are left out.
+    sample from another and are left out, unless all factors are.
 
     Parameters
     ----------
     source : Fit, or anything that `log1pnmf.as_fit` takes
-    ignore_shared : bool
-        Whether to leave out factors that all samples share. If all factors are shared, none is left out.
-    key : str, optional
-        Name of the fit in an AnnData.
 
     Returns
     -------
@@ -170,7 +135,7 @@ def dominant_factor(
     """
     fit = as_fit(source, key=key).normalized("max")
     own = evenness(sample_shares(fit.loadings, fit.factors)) < SHARED
-    loadings = fit.loadings * (own if ignore_shared and own.any() else True)
+    loadings = fit.loadings * (own if own.any() else True)
     names = np.array(fit.factor_names, dtype=object)[loadings.argmax(axis=1)]
     names[~loadings.any(axis=1)] = None
     return names
@@ -181,11 +146,8 @@ def log_likelihood(fit: Any, counts: Any, *, n_jobs: int | None = None) -> float
 
     Parameters
     ----------
-    fit : Fit, or anything that `log1pnmf.as_fit` takes
     counts : array, sparse matrix or data frame of shape (n, m)
         Counts of the samples of the fit, in the same order. For other samples see `Log1pNMF.score`.
-    n_jobs : int, optional
-        Number of threads.
 
     Returns
     -------
@@ -209,8 +171,7 @@ def deviance_explained(fit: Any, counts: Any, *, n_jobs: int | None = None) -> f
 
     Parameters
     ----------
-    fit : Fit, or anything that `log1pnmf.as_fit` takes
-    counts, n_jobs
+    counts
         As in `log_likelihood`.
 
     Returns

@@ -40,7 +40,7 @@ from log1pnmf.model.batches import Batches
 
 from .grid import HOLDOUTS, Fitter, Grid, Holdout, Job, Part, ScoredFit, Setting, make_folds
 from .selection import Done, Selection, in_every_fold, next_numbers, read_done, write_done
-from .stability import stability
+from .stability import agreement
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -137,15 +137,11 @@ def select(
     max_samples : int, optional
         Number of random samples to fit at most, the same ones every time; None uses all. Factors that are
         rare in them are not found.
-    random_state : int, RandomState, Generator or None
-        Seed or generator of the random numbers.
     batch : array of shape (n_samples,), optional
         Batch of every sample; the training part of each fold estimates the effects of batches.
     n_jobs : int, optional
         Number of fits that run at the same time, each with one thread; None and -1 use all cores. The result
         does not depend on it.
-    verbose : int, optional
-        As in `log1pnmf.Log1pNMF`.
     resume : str or PathLike, optional
         File that keeps what is done, written after every fit. If it exists, the call continues from it, and
         the result is the same as without the interruption. Counts and settings must be the same.
@@ -401,5 +397,5 @@ def _keep(done: Done, job: Job, fit: Fit, record: ScoredFit | None, *, kept: set
     else:
         seeds = [job._replace(seed=seed) for seed in range(done.about["n_seeds"])]
         if all(one in done.fits for one in seeds):
-            done.agreements[job.setting] = stability([done.fits.pop(one) for one in seeds]).between
+            done.agreements[job.setting] = agreement([done.fits.pop(one) for one in seeds])
     done.fits = {one: fit for one, fit in done.fits.items() if one in kept}

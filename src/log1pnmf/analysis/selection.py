@@ -188,9 +188,7 @@ def _and(words: list[str]) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Selection:
-    """Held-out log-likelihood of every setting of a grid.
-
-    Make one with `log1pnmf.analysis.select.select`.
+    """Held-out log-likelihood of every setting of a grid; `log1pnmf.select` makes it, see the example there.
 
     Parameters
     ----------
@@ -215,15 +213,6 @@ class Selection:
     With negative binomial noise, held-out counts contain little information about c. Values of c with the
     same number of parameters are compared by training log-likelihoods: the score of a setting is lowered by
     what its c loses against the c that fits best.
-
-    Examples
-    --------
-    >>> from log1pnmf import datasets, select
-    >>> found = select(datasets.pancreas().counts[:100, :200], [1, 2, 3], n_folds=2, n_seeds=0)
-    >>> found.best.n_components, found.summary["within_one_se"].tolist()
-    (3, [False, False, True])
-    >>> print(found.judgement.headline)
-    The data do not decide K: the best is at the end of the values tried.
     """
 
     settings: tuple[Setting, ...]
@@ -290,19 +279,6 @@ class Selection:
             chosen.update(line[first : last + 1])
         return [one for one in self.settings if one in chosen and one.n_components > 1]
 
-    @property
-    def table(self) -> dict[str, np.ndarray]:
-        """One row per setting and fold; ``pandas.DataFrame(table)`` shows it.
-
-        Columns: `c`, `n_components`, `l1`, `noise`, `fold`, `log_likelihood` (exact, of the test part; see
-        `scores`), `n_iter`, `converged`, `seconds` (CPU).
-        """
-        n_folds = self.scores.shape[1]
-        columns = {name: np.repeat(values, n_folds) for name, values in self._settings_columns().items()}
-        columns["fold"] = np.tile(np.arange(n_folds), len(self.settings))
-        columns["log_likelihood"] = self.scores.sum(axis=2).ravel()
-        return {**columns, **{name: values.ravel() for name, values in self.numbers.items()}}
-
     @cached_property
     def summary(self) -> dict[str, np.ndarray]:
         """One row per setting; ``pandas.DataFrame(summary)`` shows it.
@@ -319,8 +295,9 @@ class Selection:
         spread = _deviation(by_sample - by_sample[best]) * math.sqrt(n_samples)
         difference = means - means[best]
         stable = np.array([score_with_error(between) for between in self.agreement])
+        columns = ("c", "n_components", "l1", "noise")
         return {
-            **self._settings_columns(),
+            **{name: np.array([getattr(one, name) for one in self.settings]) for name in columns},
             "log_likelihood": means,
             "se": _deviation(by_fold) / math.sqrt(n_folds),
             "difference": difference,
@@ -330,12 +307,6 @@ class Selection:
             "stability": stable[:, 0],
             "se_stability": stable[:, 1],
             "smallest_share": self.numbers["smallest_share"].mean(axis=1),
-        }
-
-    def _settings_columns(self) -> dict[str, np.ndarray]:
-        return {
-            name: np.array([getattr(setting, name) for setting in self.settings])
-            for name in ("c", "n_components", "l1", "noise")
         }
 
     @property

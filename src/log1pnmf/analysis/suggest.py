@@ -42,8 +42,6 @@ def suggest_names(
         Groups of samples: labels, or a column of ``adata.obs``. A factor gets the name of a group whose mean
         loading is at least twice that of every other group. Groups take precedence over gene sets, unless
         their names are bare numbers, as those of clusters are: these come last, as "leiden 8" or "group 8".
-    key : str, optional
-        Name of the fit in an AnnData.
     feature_names : sequence of str, optional
         Names of the features, such as gene symbols if the sets contain these; by default those of the fit.
 

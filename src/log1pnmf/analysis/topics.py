@@ -13,7 +13,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import align_features
 from log1pnmf.engines.registry import as_counts
 from log1pnmf.fitting.anndata import as_fit
-from log1pnmf.fitting.fit import Fit, c_name, or_one
+from log1pnmf.fitting.fit import c_name, or_one
 from log1pnmf.fitting.new_samples import counts_of
 from log1pnmf.fitting.ranking import ORDERS, Order, ranking_of
 
@@ -43,8 +43,6 @@ def coherence(
         Number of top features of each factor, at least 2.
     by : {"score", "log2_fold_change", "weight"}
         Which features come first, as in `top_features`; "weight" is usual in papers on topic models.
-    key : str, optional
-        Name of the fit in an AnnData.
 
     Returns
     -------
@@ -58,60 +56,15 @@ def coherence(
     >>> coherence(Log1pNMF(2, c=float("inf")).fit(counts), counts, 2).round(6)
     array([1., 1.])
     """
+    check_whole("n_top", n_top, least=2)
     if isinstance(source, np.ndarray):
-        check_whole("n_top", n_top, least=2)
         found = align_features(as_counts(counts), None, source.shape[1])
         orders = [np.argsort(-weights, kind="stable")[: np.sum(weights > 0.0)] for weights in source]
         return np.array([npmi(found, order[:n_top]) for order in orders])
-    fit, firsts = _first_features(source, n_top, by, key)
-    found = counts_of(fit, counts, same_samples=False)
-    return np.array([npmi(found, first) for first in firsts])
-
-
-def exclusivity(source: Any, n_top: int = 10, *, by: Order = "score", key: str | None = None) -> Array:
-    """Share of the top features of each factor that belongs to that factor alone.
-
-    The weights of every factor are divided by their sum. The share of a feature that belongs to one factor is
-    its weight there, divided by its weight in all factors together. The exclusivity of a factor is the mean
-    share of its first `n_top` features: 1 if no other factor has them, ``1 / K`` if all factors have them
-    equally.
-
-    Parameters
-    ----------
-    source : Fit, or anything that `log1pnmf.as_fit` takes
-    n_top : int
-        Number of top features of each factor, at least 2.
-    by : {"score", "log2_fold_change", "weight"}
-        As in `coherence`.
-    key : str, optional
-        Name of the fit in an AnnData.
-
-    Returns
-    -------
-    ndarray of shape (K,)
-        NaN for factors without features.
-
-    Examples
-    --------
-    >>> from log1pnmf import Log1pNMF
-    >>> counts = np.kron(np.eye(2), np.ones((3, 2))) * [4, 3, 2, 5]
-    >>> exclusivity(Log1pNMF(2, c=float("inf")).fit(counts), 2).round(6)
-    array([1., 1.])
-    """
-    fit, firsts = _first_features(source, n_top, by, key)
-    weights = fit.factors / or_one(fit.factors.sum(axis=0))
-    shares = weights / or_one(weights.sum(axis=1, keepdims=True))
-    return np.array([shares[first, k].mean() if len(first) else np.nan for k, first in enumerate(firsts)])
-
-
-def _first_features(
-    source: Any, n_top: int, by: Order, key: str | None
-) -> tuple[Fit, list[NDArray[np.intp]]]:
-    check_whole("n_top", n_top, least=2)
     check_choice("by", by, ORDERS)
     fit = as_fit(source, key=key)
-    ranking = ranking_of(fit)
-    return fit, [ranking.top(k, n_top, by) for k in range(fit.n_components)]
+    found, ranking = counts_of(fit, counts, same_samples=False), ranking_of(fit)
+    return np.array([npmi(found, ranking.top(k, n_top, by)) for k in range(fit.n_components)])
 
 
 def npmi(counts: Counts, features: NDArray[np.intp]) -> float:

@@ -345,7 +345,9 @@ class Sizes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Usage:
-    """Differences of mean loadings; made by `usage`. Arrays are of shape (n_comparisons, n_components).
+    """Differences of mean loadings; `usage` makes it, see the example there.
+
+    Arrays are of shape (n_comparisons, n_components).
 
     Parameters
     ----------
@@ -377,14 +379,6 @@ class Usage:
         Whether units are replicates.
     factor_names : tuple of str
         Names of the factors.
-
-    Examples
-    --------
-    >>> from log1pnmf import datasets, fit_log1p_nmf
-    >>> fit = fit_log1p_nmf(datasets.pancreas().counts[:100, :200], 2)
-    >>> found = usage(fit, np.repeat(["a", "b"], 50), replicate=np.arange(100) // 10)
-    >>> found.comparisons, found.reference, found.difference.shape, found.means.shape
-    (('b',), 'a', (1, 2), (10, 2))
     """
 
     comparisons: tuple[str, ...]
@@ -512,8 +506,6 @@ def usage(
         Whether numbers have a slope (True) or are groups (False); by default it depends, see `groups`.
     loadings : array-like of shape (n_samples, n_components), optional
         Loadings of other samples for the factors of the fit, from ``model.transform(counts)``.
-    key : str, optional
-        Name of the fit in an AnnData.
 
     See Also
     --------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,9 +14,8 @@ from log1pnmf._common.archive import archive_kind, building, check_place, to_tre
 from log1pnmf._common.checks import check_whole, plural
 from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.analysis.evidence import evidence as find_evidence
-from log1pnmf.analysis.groups import MISSING, Groups
+from log1pnmf.analysis.groups import MISSING
 from log1pnmf.analysis.markers import markers as find_markers
-from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.analysis.usage import Usage
 from log1pnmf.analysis.usage import usage as compare_groups
 from log1pnmf.cli import options as common
@@ -29,14 +27,13 @@ from log1pnmf.datasets import Dataset, pancreas
 from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.fit_counts import fit_log1p_nmf
 from log1pnmf.fitting.new_samples import project
-from log1pnmf.fitting.settings import Settings
-from log1pnmf.fitting.summary import factors_in_words, summarize
+from log1pnmf.fitting.summary import summarize
 from log1pnmf.tl.tools import programs
 
 from .console import Screen, noted
 from .exchange import read_r_list, write_r_list
-from .fit import N_TOP, counts_again, report_fits, tell_fit
-from .options import OpenOptions, TableOptions, check_table, describe, unfolded
+from .fit import N_TOP, RunOptions, RunPlan, carry_out, counts_again, report_fits
+from .options import OpenOptions, Reading, SolverOptions, TableOptions, check_table, describe, unfolded
 from .run_folder import REPORT, RunFolder, fit_in, is_run, write_columns, write_factor_tables, write_rows
 
 # ---------- findings about a fit: a table, printed and perhaps written
@@ -548,63 +545,43 @@ def _write_programs(fit: Fit, source: Path, target: Path, *, force: bool) -> Non
 
 def _from_r(source: Path, target: Path, screen: Screen, *, force: bool) -> None:
     listed = read_r_list(source)
-    if listed.counts is None:
+    if "counts" not in listed:
         raise BadFileError(f"{source} has no counts.mtx, and a model needs the counts; write it in R as well")
     if target.suffix == ".npz":
-        fit = listed.to_fit()
+        with noted():  # the fit stops where R's is, before the first update
+            fit = fit_log1p_nmf(**listed, likelihood="exact", callbacks=(lambda _: True,))
         with building(target, force=force) as temporary:
             fit.save(temporary)
         screen.say(
             f"c = {c_name(fit.c)}, log-likelihood {fit.log_likelihood:,.0f} as in R, not fitted further"
         )
         return
-    samples, features = (
-        None if names is None else np.array(names, dtype=object)
-        for names in (listed.sample_names, listed.feature_names)
-    )
-    counts = replace(Counts.from_any(listed.counts), sample_names=samples, feature_names=features)
     screen.notes(["only the counts are converted: a fit becomes a model, .npz"])
-    screen.notes(write_table(CountTable(counts, source=str(source), format="R list"), target, force=force))
+    table = CountTable(listed["counts"], source=str(source), format="R list")
+    screen.notes(write_table(table, target, force=force))
 
 
-# ---------- the bundled data at c = 1 and c = inf, and a report about them
+# ---------- the bundled data at c = 1 and c = inf, as a user would fit them
 
-SOURCE = "Human pancreatic islets, donor 1 of Baron et al. 2016; comes with the package"
-DemoFolder = Annotated[Path, common.output("FOLDER", "Folder for the report.", "-o", "--output")]
+DemoFolder = Annotated[Path, common.output("FOLDER", "Folder for counts and results.", "-o", "--output")]
 
 
 def demo(*, output: DemoFolder = Path("demo-out")) -> int:
     """Fit the bundled pancreas data and write a report.
 
-    Human cells, 9 factors, c = 1 and c = inf.
+    Human cells, 9 factors, c = 1 and c = inf. The counts are written to a file and fitted as by log1pnmf fit.
     """
-    run_demo(output)
-    return 0
+    return run_demo(output, pancreas())
 
 
-def run_demo(folder: Path, data: Dataset | None = None, *, max_iter: int = Settings.max_iter) -> Path:
-    """Fit the bundled data, print what was found and write a report."""
-    from log1pnmf.report.comparison import compare
-    from log1pnmf.report.document import write_report
-
+def run_demo(folder: Path, data: Dataset, *settings: str) -> int:
+    """Write a data set to a file, and fit it with these settings, NAME=VALUE."""
     folder.mkdir(parents=True, exist_ok=True)
-    data, screen, fits = pancreas() if data is None else data, Screen(), []
-    (n, m), counts, groups = data.counts.shape, data.counts, Groups.of(data.sample_labels)
-    screen.say(f"Pancreas: {n:,} cells of {len(groups.names)} types, {m:,} genes, {counts.nnz:,} non-zeros")
-    names: Any = {"feature_names": data.feature_names, "sample_names": [f"cell {i}" for i in range(n)]}
-    for c in (1.0, math.inf):  # parts that multiply, and parts that add up
-        with noted():  # the report has all warnings
-            fit = fit_log1p_nmf(counts, 9, c=c, max_iter=max_iter, verbose=1).named(**names)
-        screen.say("")
-        tell_fit(fit, fit.log_likelihood, deviance_explained(fit, counts), screen)
-        screen.lines("\n".join(factors_in_words(fit, N_TOP)))
-        fits.append(fit)
-    about: Any = {"title": "Human pancreatic islet cells", "source": SOURCE, "command": "log1pnmf demo"}
-    path = folder / REPORT
-    report = write_report(path, fits, groupby=groups, group_name="cell type", counts=counts, **about)
-    screen.lines("\nWhat to look at in the two structure plots of the report:")
-    comparison = compare(fits, groups=groups)
-    for text in (comparison.headline, *comparison.paragraphs):
-        screen.lines(textwrap.fill(text, 100))
-    screen.lines(f"\nReport: {report}\nOpen it in a browser: {report.resolve().as_uri()}")
-    return report
+    file, cells = folder / "pancreas.npz", np.array([f"cell {i}" for i in range(len(data.sample_labels))])
+    names: Any = {"sample_names": cells, "feature_names": data.feature_names}
+    counts = replace(Counts.from_any(data.counts), **names)
+    write_table(CountTable(counts, {"cell type": data.sample_labels}), file, force=True)
+    shared: Any = {"reading": Reading(), "solver": SolverOptions(list(settings)), "groupby": "cell type"}
+    options = RunOptions(**shared, output=folder / "run", force=True)
+    parameters = options.solver.parameters(9, noise=options.noise)
+    return carry_out(RunPlan(file, options, [1.0, math.inf], parameters))

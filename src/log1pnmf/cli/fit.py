@@ -290,7 +290,7 @@ def _fit_all(plan: RunPlan, filtered: Filtered, screen: Screen, done: RunWriter)
                 done.keep(fit, row)
                 done.finished = number == len(path) and not done.interrupted
                 _write(done)
-            tell_fit(fit, row["log_likelihood"], row["deviance_explained"], screen, width=width)
+            _tell_fit(fit, row["log_likelihood"], row["deviance_explained"], screen, width=width)
             _tell_more(plan, fit, done, warned, screen)
             if done.interrupted:
                 return
@@ -354,7 +354,7 @@ def _measures(fit: Fit, done: RunWriter, n_jobs: int | None) -> dict[str, Any]:
 # ---------------------------------------------------------------- telling
 
 
-def tell_fit(fit: Fit, value: float | None, explained: float, screen: Screen, *, width: int = 3) -> None:
+def _tell_fit(fit: Fit, value: float, explained: float, screen: Screen, *, width: int) -> None:
     """Print the log-likelihood of a fit, the deviance it explains and how it ended."""
     if fit.converged:
         state = ("converged", "green")
@@ -362,7 +362,7 @@ def tell_fit(fit: Fit, value: float | None, explained: float, screen: Screen, *,
         state = ("stopped by --time-limit", "yellow")
     else:
         state = ("not converged", "yellow")
-    likelihood = "not computed" if value is None or math.isnan(value) else f"{value:,.0f}"
+    likelihood = "not computed" if math.isnan(value) else f"{value:,.0f}"
     screen.say(
         (f"c = {c_name(fit.c):<{width}}", "bold"),
         f"  log-likelihood {likelihood}",

@@ -120,21 +120,18 @@ LARGEST_NUMBER = 10_000  # largest accepted number of factors; catches typing er
 
 
 def parse_c(values: Sequence[str]) -> list[float]:
-    """Read values of c, several in one text with commas between.
+    """Read the different values of c, several in one text with commas between.
 
-    >>> parse_c(["0.001,1", "inf"])
+    >>> parse_c(["0.001,1", "inf", "1.0"])
     [0.001, 1.0, inf]
     """
     numbers: list[float] = []
     for text in (part.strip() for value in values for part in value.split(",")):
         try:
-            number = ShiftedLog(float(text)).c
+            numbers.append(ShiftedLog(float(text)).c)
         except ValueError:
             raise typer.BadParameter(f"c must be positive or inf, got {text!r}") from None
-        if number in numbers:
-            raise typer.BadParameter(f"c must hold different numbers, got {text} twice")
-        numbers.append(number)
-    return numbers
+    return list(dict.fromkeys(numbers))
 
 
 WhichModel = Annotated[
@@ -152,7 +149,7 @@ WhichModel = Annotated[
 def parse_numbers(text: str) -> list[int]:
     """Read numbers of factors: several with commas between, and ranges.
 
-    >>> parse_numbers("2-5,8")
+    >>> parse_numbers("2-5,8,3")
     [2, 3, 4, 5, 8]
     """
     numbers: list[int] = []
@@ -164,7 +161,7 @@ def parse_numbers(text: str) -> list[int]:
         if not 1 <= low <= high <= LARGEST_NUMBER:
             raise typer.BadParameter(f"numbers of factors must be at least 1 and rise, got {part!r}")
         numbers += range(low, high + 1)
-    return numbers
+    return list(dict.fromkeys(numbers))
 
 
 # ---------- parameters of a fit

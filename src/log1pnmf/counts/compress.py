@@ -214,12 +214,6 @@ def compress_dense(matrix: np.ndarray) -> tuple[SparseRows, str | None]:
     return SparseRows((n_rows, n_columns), indptr, indices, values), scan.fractional
 
 
-def checked_rows(matrix: Any, *, transposed: bool = False) -> tuple[SparseRows, str | None]:
-    """Do what `compress_sparse` does, quickly where nothing has to be mended."""
-    quick = canonical_rows(matrix, whole=True)
-    return compress_sparse(matrix, transposed=transposed) if quick is None else (quick, None)
-
-
 def canonical_rows(matrix: Any, *, whole: bool) -> SparseRows | None:
     """Return a CSR matrix after one check of all entries; None where `compress_sparse` is needed.
 

@@ -21,9 +21,10 @@ from .compress import (
     CHUNK,
     MAX_INT32,
     SparseRows,
-    checked_rows,
+    canonical_rows,
     checksum_of,
     compress_dense,
+    compress_sparse,
     pieces,
     row_blocks,
 )
@@ -93,8 +94,10 @@ def refuse_others(X: Any) -> None:
 
 def checked_matrix(X: Any) -> Any:
     """Turn the input into a numeric 2-d array or a CSR or CSC matrix, with scikit-learn's own messages."""
-    if _is_compressed(X):
-        return X
+    compressed = sparse.issparse(X) and X.format in ("csr", "csc") and X.ndim == 2
+    plain = compressed and X.dtype.kind in "buif" and not isinstance(X.data, np.ma.MaskedArray)
+    if plain and 0 < min(X.shape) <= max(X.shape) <= MAX_INT32:
+        return X  # there is nothing to convert
     from sklearn.utils import check_array  # it takes a second to load
 
     if isinstance(X, np.matrix):
@@ -120,19 +123,10 @@ def checked_matrix(X: Any) -> Any:
         raise TypeError(f"counts must be numbers, got dtype {matrix.dtype}; convert them to integers first")
     if max(matrix.shape) > MAX_INT32:
         raise ValueError(f"counts may have at most {MAX_INT32} rows and columns, got shape {matrix.shape}")
-    if not sparse.issparse(matrix) or matrix.format in ("csr", "csc"):
-        return matrix
-    if matrix.format == "coo":
+    if sparse.issparse(matrix) and matrix.format not in ("csr", "csc"):
         # SciPy sums duplicates while converting, in the type of the values, where small integers overflow.
-        matrix = matrix.astype(np.float64)
-    return matrix.tocsr()
-
-
-def _is_compressed(X: Any) -> bool:
-    """Whether X is a CSR or CSC matrix of numbers, in which there is nothing to convert."""
-    if not sparse.issparse(X) or X.format not in ("csr", "csc") or isinstance(X.data, np.ma.MaskedArray):
-        return False
-    return X.ndim == 2 and X.dtype.kind in "buif" and 0 < min(X.shape) <= max(X.shape) <= MAX_INT32
+        matrix = (matrix.astype(np.float64) if matrix.format == "coo" else matrix).tocsr()
+    return matrix
 
 
 def names_of(X: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -296,14 +290,15 @@ class Counts:
         refuse_others(X)
         X = to_host(X)
         matrix = checked_matrix(X)
-        columns = None
+        columns = fractional = None
         if not sparse.issparse(matrix):
             rows, fractional = compress_dense(matrix)
-        elif matrix.format == "csc":
-            columns, fractional = checked_rows(matrix.T, transposed=True)
-            rows = columns.transpose()
         else:
-            rows, fractional = checked_rows(matrix)
+            turned = matrix.format == "csc"
+            side = canonical_rows(matrix.T if turned else matrix, whole=True)  # quick, where nothing is amiss
+            if side is None:
+                side, fractional = compress_sparse(matrix.T if turned else matrix, transposed=turned)
+            rows, columns = (side.transpose(), side) if turned else (side, None)
         if fractional is not None:
             warn(fractional, UserWarning)
         sample_names, feature_names = names_of(X)
@@ -382,8 +377,9 @@ class Counts:
     @cached_property
     def log_factorial(self) -> float:
         """Sum over all entries of log(y!), the constant of the Poisson log-likelihood."""
-        often, sums = np.zeros(256, dtype=np.int64), []
-        for piece in pieces(self.by_row.values):
+        often, sums, values = np.zeros(256, dtype=np.int64), [], self.by_row.values
+        for start in range(0, len(values), CHUNK):
+            piece = values[start : start + CHUNK]
             small = np.minimum(piece, 255.0).astype(np.uint8)
             other = small != piece
             often += np.bincount(small, minlength=256)

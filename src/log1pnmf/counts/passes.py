@@ -7,6 +7,7 @@ returns loadings and sums. A task that was lost with its worker is run again els
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from scipy import sparse
 from log1pnmf._common.arrays import Rows
 from log1pnmf._common.checks import require
 
-from .chunks import CountSource, DaskChunks, PackedChunks, is_streamed, open_counts
+from .chunks import CountSource, DaskChunks, OnChunk, PackedChunks, is_streamed, open_counts
 from .compress import SparseRows, canonical_rows, checksum_of, compress_sparse
 from .counts import Counts, Tally
 
@@ -199,8 +200,8 @@ class ChunkedCounts(Counts):
     @cached_property
     def tally(self) -> Tally:
         """How often every feature has every count; a pass over the chunks."""
-        found = _pass_without_loadings(self, _TallyTask(), np.ones(self.n_samples))
-        return reduce(Tally.plus, found)
+        ones, on_chunk = np.ones(self.n_samples), self.source.on_chunk
+        return reduce(Tally.plus, self.runner.run(_TallyTask(), self, ones, on_chunk=on_chunk))
 
     def group_sums(self, labels: NDArray[np.int32], n_groups: int, weights: Array | None = None) -> Array:
         """Sum up the counts in groups of samples, and the weights of samples in which a feature is not zero.
@@ -211,7 +212,8 @@ class ChunkedCounts(Counts):
         same = known is not None and np.array_equal(known[0], labels)
         if not same or not (weights is None or np.array_equal(known[1], weights)):
             own = np.ones(self.n_samples) if weights is None else weights
-            found = _pass_without_loadings(self, _GroupTask((n_groups, self.n_features)), own, labels)
+            task, on_chunk = _GroupTask((n_groups, self.n_features)), self.source.on_chunk
+            found = self.runner.run(task, self, own, labels=labels, on_chunk=on_chunk)
             known = self.known["groups"] = labels, own, found
         return cast(Array, known[2])
 
@@ -254,15 +256,24 @@ class Runner:
         counts: ChunkedCounts,
         sizes: Array,
         *,
-        start: Rows,
-        receive: Receive,
+        start: Rows | None = None,
         labels: Labels = None,
+        take: Receive | None = None,
+        on_chunk: OnChunk | None = None,
     ) -> Any:
-        """Run a task on every chunk and return its sums."""
+        """Run a task on every chunk and return its sums; `take` gets what it finds in each."""
+        n_chunks, done = len(counts.bounds) - 1, itertools.count(1)
 
         def given(index: int) -> tuple[Array, Labels, Array]:
-            rows = slice(*counts.bounds[index : index + 2])
-            return sizes[rows], None if labels is None else labels[rows], start.read(rows.start, rows.stop)
+            first, last = counts.bounds[index : index + 2]
+            loadings = np.zeros((last - first, 0)) if start is None else start.read(first, last)
+            return sizes[first:last], None if labels is None else labels[first:last], loadings
+
+        def receive(index: int, found: Any) -> None:
+            if take is not None:
+                take(index, found)
+            if on_chunk is not None:
+                on_chunk(next(done), n_chunks)
 
         return self._run(task, counts, given, receive)
 
@@ -424,18 +435,6 @@ class _GroupTask:
         place = np.repeat(labels, np.diff(rows.indptr)).astype(np.int64) * self.shape[1] + rows.indices
         for k, values in enumerate((rows.values, np.repeat(sizes, np.diff(rows.indptr)))):
             into[k] += np.bincount(place, values, into[k].size).reshape(self.shape)
-
-
-def _pass_without_loadings(counts: ChunkedCounts, task: ChunkTask, sizes: Any, labels: Labels = None) -> Any:
-    """Run a task that needs no loadings."""
-    source, done = counts.source, iter(range(1, len(counts.bounds)))
-    no_loadings = Rows((counts.n_samples, 0), lambda first, last: np.zeros((last - first, 0)), source.folder)
-
-    def receive(index: int, result: Any) -> None:
-        if source.on_chunk is not None:
-            source.on_chunk(next(done), len(counts.bounds) - 1)
-
-    return counts.runner.run(task, counts, sizes, start=no_loadings, receive=receive, labels=labels)
 
 
 # ---------- counts of any kind, part by part

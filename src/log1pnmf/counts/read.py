@@ -479,7 +479,16 @@ def read_table(
     kind = _kind(place, layer, text, stop_words)
     limit = MemoryLimit(place, max_memory)
     with readable(place, kind):
-        raw = _read(place, kind, limit, layer=layer, text=text, stop_words=stop_words)
+        if kind == "texts":
+            raw = read_folder(place, stop_words, limit)
+        elif text is not None:
+            raw = read_column(place, text, stop_words, limit)
+        elif kind in ("h5ad", "zarr"):
+            raw = read_anndata(place, layer, limit)
+        elif kind == "10x h5":
+            raw = read_tenx_h5(place, layer, limit)
+        else:
+            raw = READERS[kind](place, limit)
     raw = raw.transposed() if transpose else raw
     return checked(raw, source=name, kind=kind, fractions=fractions, limit=limit)
 
@@ -503,17 +512,3 @@ def _kind(place: Path, layer: str | None, text: str | None, stop_words: str | No
     if place.is_file() and place.stat().st_size == 0:
         raise BadFileError(f"{place} is empty (0 bytes); get another copy of it")
     return kind
-
-
-def _read(
-    place: Path, kind: str, limit: MemoryLimit, *, layer: str | None, text: str | None, stop_words: str | None
-) -> RawTable:
-    if kind == "texts":
-        return read_folder(place, stop_words, limit)
-    if text is not None:
-        return read_column(place, text, stop_words, limit)
-    if kind in ("h5ad", "zarr"):
-        return read_anndata(place, layer, limit)
-    if kind == "10x h5":
-        return read_tenx_h5(place, layer, limit)
-    return READERS[kind](place, limit)

@@ -12,17 +12,6 @@ import numpy as np
 import scipy
 from scipy import sparse
 
-__all__ = [
-    "Dataset",
-    "Donors",
-    "ManualPages",
-    "Tumours",
-    "made_up_donors",
-    "made_up_tumours",
-    "manual_pages",
-    "pancreas",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -84,17 +73,7 @@ FEWEST_WORDS = 50
 
 @dataclass(frozen=True, eq=False)
 class ManualPages:
-    """Texts with their names and labels.
-
-    Parameters
-    ----------
-    texts : list of str
-        Text of every page.
-    names : list of str
-        Name of the function that each is about, "stats.norm".
-    parts : list of str
-        Part of SciPy it belongs to, "stats".
-    """
+    """Pages: their `texts`, the `names` of what they are about ("stats.norm"), and `parts` ("stats")."""
 
     texts: list[str]
     names: list[str]
@@ -150,20 +129,10 @@ CHIP_SPREAD, DONOR_SPREAD = 0.5, 0.15  # standard deviation of the logarithm of 
 
 @dataclass(frozen=True, eq=False)
 class Donors:
-    """Counts of cells of several donors, and what was made up.
+    """Counts of cells (rows) of several donors, and what was made up.
 
-    Parameters
-    ----------
-    counts : scipy.sparse.csr_matrix of int32
-        Cells x genes.
-    feature_names : ndarray of str
-        Name of each gene.
-    cell_type, donor, condition, chip : ndarray of str
-        What is known about each cell.
-    answer : ndarray of float
-        How strongly each cell answers to interferon.
-    response : list of str
-        Genes that answer.
+    `counts` has the genes `feature_names`; `cell_type`, `donor`, `condition` and `chip` label the cells;
+    `answer` is how strongly each answers to interferon, and `response` lists the genes that answer.
     """
 
     counts: sparse.csr_matrix
@@ -253,18 +222,9 @@ PROCESSES: dict[str, Callable[[str], float]] = {
 class Tumours:
     """Counts of mutations, and the processes that left them.
 
-    Parameters
-    ----------
-    counts : ndarray of int, shape (n, 96)
-        Single base substitutions of each tumour, by channel.
-    channels : list of str
-        Base before, exchange, base after: "A[C>T]G".
-    processes : list of str
-        What each process does.
-    signatures : ndarray of shape (4, 96)
-        Which channels each process prefers; rows sum to one.
-    mutations : ndarray of shape (n, 4)
-        Expected number of mutations that each process left in each tumour.
+    `counts` are single base substitutions of each tumour (rows), by the 96 `channels` such as "A[C>T]G";
+    `signatures` (processes x channels, rows sum to one) is what each of the `processes` prefers, and
+    `mutations` (tumours x processes) how many each is expected to have left.
     """
 
     counts: np.ndarray

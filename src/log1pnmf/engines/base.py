@@ -21,8 +21,7 @@ PairSide = Literal["loadings", "factors"]
 RowSolver = Literal["newton", "coordinate"]
 ROW_SOLVERS: tuple[str, ...] = get_args(RowSolver)
 
-SETTLING_STEPS = 5
-"""Newton steps in which all loadings adapt to given factors."""
+SETTLING_STEPS = 5  # Newton steps in which all loadings adapt to given factors
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,36 +22,19 @@ from .base import Engine, RowSolver
 from .native import NativeEngine
 from .streaming import StreamingEngine
 
-LEAST_WORK_FOR_A_GPU = 2e7
-"""Non-zeros times factors from which "auto" takes a graphics card."""
-MOST_FACTORS_ON_A_GPU = 128
-"""Of a fit on a graphics card: registers of a processor hold the Hessian of a row."""
+LEAST_WORK_FOR_A_GPU = 2e7  # non-zeros times factors from which "auto" takes a graphics card
+MOST_FACTORS_ON_A_GPU = 128  # of a fit on a graphics card: registers of a processor hold the Hessian of a row
 SINGLE_ROW = 2.0**20
 """Total count of a sample up to which rounding errors of its log-likelihood stay below about 1 in float32."""
 LARGEST_TOTAL = 1e9
 """Total count of a sample up to which rounding errors of its log-likelihood stay below 1e-6 in float64."""
-MUCH = 1 << 30
-"""Bytes of K x K matrices of a thread from which a fit warns."""
+MUCH = 1 << 30  # bytes of K x K matrices of a thread from which a fit warns
 MATRICES, SQUARES = 6, 13
 """Copies of loadings and factors in the solver; K x K matrices of a thread, sums in 8 lanes among them."""
 
 
 EngineKind: TypeAlias = Literal["auto", "native", "torch", "streaming"]
 ENGINES: tuple[str, ...] = get_args(EngineKind)
-
-
-def supports(name: str, problem: Problem, row_solver: RowSolver) -> str | None:
-    """Return why an engine cannot fit a problem; None where it can."""
-    if row_solver != "newton":
-        if name != "native":
-            return f"it has row_solver='newton' only, got {row_solver!r}; use engine='native'"
-        if not problem.noise.zero_loss_is_mean:
-            return f"row_solver={row_solver!r} has no {problem.noise.name} noise; use 'newton'"
-        if problem.batches is not None:
-            return f"row_solver={row_solver!r} has no batches; use 'newton'"
-    if not problem.counts.in_memory and name != "streaming":
-        return "it needs counts in memory, but these are in chunks; use engine='streaming'"
-    return None
 
 
 def as_counts(counts: Any, engine: str = "native") -> Counts:
@@ -122,7 +105,13 @@ def make_engine(
     `after`: seconds until passes over chunks show their progress; None: never.
     """
     name = resolve_engine(name, problem.counts, n_components, row_solver)
-    why = supports(name, problem, row_solver)
+    why = None
+    if row_solver != "newton" and name != "native":
+        why = f"it has row_solver='newton' only, got {row_solver!r}; use engine='native'"
+    elif row_solver != "newton" and problem.batches is not None:
+        why = f"row_solver={row_solver!r} has no batches; use 'newton'"
+    elif not problem.counts.in_memory and name != "streaming":
+        why = "it needs counts in memory, but these are in chunks; use engine='streaming'"
     if why is not None:
         raise ValueError(f"engine={name!r} cannot be used here: {why}")
     if name == "streaming":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -90,12 +89,7 @@ class ChunkModel:
 
 @dataclass(frozen=True, eq=False)
 class _Piece(Problem):
-    """Some rows of a problem; the constants belong to the whole problem."""
-
-    @cached_property
-    def constant(self) -> float:
-        """0: the whole problem adds it."""
-        return 0.0
+    """Some rows of a problem; the constant belongs to the whole problem."""
 
     @cached_property
     def plain_constant(self) -> float:
@@ -292,7 +286,6 @@ class StreamingEngine(Engine):
         self.problem, self.counts = problem, cast(ChunkedCounts, problem.counts)
         on_cluster = self.counts.source.client is not None
         self.n_threads = 1 if on_cluster and n_threads is None else effective_threads(n_threads)
-        self._runner = self.counts.runner
         self._on_chunk = self.counts.source.on_chunk if on_chunk is None else on_chunk
         self._last: _LastPass | None = None
         self._adopted: tuple[Any, Rows] | None = None
@@ -399,19 +392,11 @@ class StreamingEngine(Engine):
     def _summed(self, problem: Problem, loadings: Any, factors: Any, low: Array | None = None) -> Any:
         """Run a pass that only sums up."""
         work = SumPass(np.asarray(factors), ChunkModel.of(problem), problem.zeros, self.n_threads, low)
-        return self._run(work, self.adopt(loadings), self._labels, lambda index, nothing: None)
+        return self._run(work, start=self.adopt(loadings), labels=self._labels)
 
-    def _run(self, work: Any, start: Rows, labels: Labels, take: Callable[[int, Any], None]) -> Any:
-        """Run a pass; `take` gets the number of every chunk and the results for its rows."""
-        done, counts = iter(range(1, len(self.counts.bounds))), self.counts
-
-        def receive(index: int, rows: Any) -> None:
-            take(index, rows)
-            if self._on_chunk is not None:
-                self._on_chunk(next(done), len(counts.bounds) - 1)
-
+    def _run(self, work: Any, **how: Any) -> Any:
         sizes = self.problem.size_factors
-        return self._runner.run(work, counts, sizes, start=start, receive=receive, labels=labels)
+        return self.counts.runner.run(work, self.counts, sizes, on_chunk=self._on_chunk, **how)
 
     @property
     def _labels(self) -> Labels:
@@ -472,7 +457,7 @@ class StreamingEngine(Engine):
             labels = kind if batches is None else kind * batches.n_batches + batches.labels
         model, how = ChunkModel.of(problem), (rows_bounds, self.n_threads, held)
         work = ChunkPass(task, np.asarray(factors), model, problem.zeros, *how)
-        sums = self._run(work, start, labels, take)
+        sums = self._run(work, start=start, labels=labels, take=take)
         ended = start if values is None else values.rows()
         at_start = gradient.rows()
         last = _LastPass(ended, factors, sums, None if task == "step" else at_start)

@@ -35,8 +35,7 @@ from .solver import History
 
 # ---------- where results lie in an AnnData object: tools write there, plots and the report read there
 
-SWEEP = "log1p_nmf_sweep"
-"""In `uns`: the table of a sweep over c."""
+SWEEP = "log1p_nmf_sweep"  # in `uns`: the table of a sweep over c
 
 
 class Keys:
@@ -192,16 +191,6 @@ def usual_factor_names(n_components: int) -> list[str]:
     return [f"k{k}" for k in range(n_components)]
 
 
-def marked_names(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
-    """Mark the names of factors of which something was known, for plots and lists.
-
-    >>> marked_names(["treated", "k1"], ["loadings", "free"])
-    ['treated (known)', 'k1']
-    """
-    both = zip(names, kinds, strict=True)
-    return [f"{name} (known)" if kind in KNOWN else name for name, kind in both]
-
-
 def new_factor_names(current: Sequence[str], given: Any) -> NDArray[np.object_]:
     """Rename factors.
 
@@ -263,8 +252,7 @@ def check_kinds(kinds: list[str], mask: NDArray[Any] | None, n_features: int) ->
 
 # ---------- checks of a fit that comes from a file: its parts have to go together
 
-MOST_COMPONENTS = 10_000
-"""Factors that the settings in a file may ask for, beyond those it has."""
+MOST_COMPONENTS = 10_000  # factors that the settings in a file may ask for, beyond those it has
 
 
 def check_fit(fit: Any) -> None:
@@ -567,7 +555,8 @@ class Fit:
     @property
     def factor_labels(self) -> list[str]:
         """Names of the factors as plots and lists show them: "(known)" marks what was not free."""
-        return marked_names(self.factor_names, self.kinds)
+        both = zip(self.factor_names, self.kinds, strict=True)
+        return [f"{name} (known)" if kind in KNOWN else name for name, kind in both]
 
     @property
     def kinds(self) -> list[str]:

@@ -62,8 +62,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # ---------- parameters as users pass them: settings, and what was given beside them
 
 SETTINGS = tuple(field.name for field in fields(Settings))
-KNOWN = ("fixed_loadings", "fixed_factors", "mask")
-"""What may be known of factors."""
+KNOWN = ("fixed_loadings", "fixed_factors", "mask")  # what may be known of factors
 FIRST = ("n_components", "c", "noise", "size_factors", "random_state", "n_jobs")
 PARAMETERS = tuple(dict.fromkeys((*FIRST, *SETTINGS, *KNOWN[1:], "verbose")))
 """All parameters of a fit, in the order in which users see them; known loadings go with the counts."""
@@ -184,14 +183,12 @@ def default_of(name: str) -> Any:
 
 # ---------- noise="auto", l1="auto": which noise and which penalty the counts prefer, and why
 
-TEST_FRACTION = 0.2
-"""Share of the counts that is scored."""
+TEST_FRACTION = 0.2  # share of the counts that is scored
 
 MOST_ENTRIES, FEWEST_SAMPLES = 1e6, 200
 """Entries from which only some of the samples are looked at, and how many of these at least."""
 
-MOST_PENALISED = 2e7
-"""The same for the choice of a penalty, which depends on the number of samples."""
+MOST_PENALISED = 2e7  # the same for the choice of a penalty, which depends on the number of samples
 
 L1_PATH = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Penalties that are tried: what the mean positive entry of a factor costs, in units of log-likelihood."""
@@ -338,11 +335,9 @@ def given_start(
 
 # ---------- from counts to a Fit
 
-MOST_NAMED = 5
-"""Features that a message about batches names."""
+MOST_NAMED = 5  # features that a message about batches names
 
-LEAST_DEVIANCE = 1e-9
-"""Deviance per count below which it is rounding error."""
+LEAST_DEVIANCE = 1e-9  # deviance per count below which it is rounding error
 
 POOR_APPROXIMATION = 0.02
 """Part of the log-likelihood by which the approximation may be off before a fit warns."""

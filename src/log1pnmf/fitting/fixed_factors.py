@@ -189,10 +189,6 @@ def _members(name: str, members: Any, m: int, places: Mapping[str, int]) -> NDAr
     return inside
 
 
-class ImpossibleCountsError(ValueError):
-    """There are counts that no factor may explain."""
-
-
 def _check_possible(counts: Counts, known: Structure, settings: Settings) -> None:
     """Refuse counts that no factor may explain; a free factor may explain all."""
     if known.n_known < settings.n_components or (known.mask.size and np.isfinite(settings.mask_penalty)):
@@ -206,7 +202,7 @@ def _check_possible(counts: Counts, known: Structure, settings: Settings) -> Non
         i, j = (int(at[0]) for at in entries.nonzero())
         i, j = int(np.flatnonzero(without)[i]), int(np.flatnonzero(uncovered)[j])
         feature = f"feature {j}" if counts.feature_names is None else f"feature {counts.feature_names[j]!r}"
-        raise ImpossibleCountsError(
+        raise ValueError(
             f"{feature} has counts in sample {i}, but no factor may explain them there; add a free factor "
             f"(n_components={settings.n_components + 1}), or a number for mask_penalty"
         )
@@ -214,14 +210,10 @@ def _check_possible(counts: Counts, known: Structure, settings: Settings) -> Non
 
 # ---------- where a fit starts of whose factors something is known
 
-BESIDE = 0.1
-"""Part of the mean signal that a known factor has at first, beside free ones."""
-SETTLING = 5
-"""Iterations with Poisson noise before others."""
-FARTHEST = 5.0
-"""Times that the loading of a set may be above or below that of a mean sample at first."""
-OUTSIDE = 1e-3
-"""Part of that which features outside of a mask have at first, where they may have any."""
+BESIDE = 0.1  # part of the mean signal that a known factor has at first, beside free ones
+SETTLING = 5  # iterations with Poisson noise before others
+FARTHEST = 5.0  # times that the loading of a set may be above or below that of a mean sample at first
+OUTSIDE = 1e-3  # part of that which features outside of a mask have at first, where they may have any
 
 
 def beside_known(

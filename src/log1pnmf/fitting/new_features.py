@@ -21,8 +21,7 @@ from .anndata import as_fit
 from .fit import DataFacts, Fit, or_one
 from .solver import solve_side
 
-ROUNDS = 4
-"""How often factors are found in turns with dispersions and effects of batches."""
+ROUNDS = 4  # how often factors are found in turns with dispersions and effects of batches
 TOLERANCE = 1e-9
 
 

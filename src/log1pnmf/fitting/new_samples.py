@@ -39,18 +39,15 @@ PRIOR = 2.0
 (`prior_counts`): factors share features, so a count tells less than the draw of one factor would.
 `studies.new_samples` has what is predicted with others."""
 
-LOOKED_AT = 1000
-"""New samples that are enough to check predictions and to estimate effects of batches."""
+LOOKED_AT = 1000  # new samples that are enough to check predictions and to estimate effects of batches
 
 CARRIED, LEAST_CARRIED = 0.8, 0.2
 """Part of a factor's signal in the features of new samples below which there is a warning; and of the signal
 of all factors below which they are refused."""
 
-HELD_OUT = 0.1
-"""Part of the counts of new samples that is predicted from the others."""
+HELD_OUT = 0.1  # part of the counts of new samples that is predicted from the others
 
-LEAST_SAMPLES = 20
-"""New samples from which on predictions are checked, and effects of a batch are estimated."""
+LEAST_SAMPLES = 20  # new samples from which on predictions are checked, and effects of a batch are estimated
 
 EFFECT_ROUNDS, EFFECT_TOL = 100, 1e-3
 """Rounds of loadings and effects of new batches at most, and the change of logarithms that ends them."""

@@ -47,8 +47,7 @@ from .solver import (
 LARGEST_STORED = 1.0 / 3.0
 """Part of all entries from which visiting all of them costs less than visiting the poor ones."""
 
-LAST_SECOND_LOOK = 31
-"""Iteration up to which a fit that visits all zeros looks whether fewer would do by now."""
+LAST_SECOND_LOOK = 31  # iteration up to which a fit that visits all zeros looks whether fewer would do by now
 
 SLACK, LATER_SLACK = 0.5, 0.8
 """Part of the tolerance that an update may use: factors change afterwards, and errors grow. The second is for
@@ -57,8 +56,7 @@ dispersions after `LAST_EARLY`: visited zeros are most of the cost there, and fa
 EARLY, LAST_EARLY = 10.0, 15
 """Errors that are allowed at first, in tolerances, and the iteration up to which they are."""
 
-BEYOND = 1e-9
-"""Part of the objective that one side may have and the other not, before zeros are chosen anew."""
+BEYOND = 1e-9  # part of the objective that one side may have and the other not, before zeros are chosen anew
 
 
 class Update(NamedTuple):
@@ -160,8 +158,7 @@ LAST_PRIOR = 200
 """Iterations after which dispersions keep their prior, which depends on the number of factors that a feature
 has: the two can follow each other in a circle for ever."""
 
-FIRST_SIZES = 3
-"""Iterations with the first size factors."""
+FIRST_SIZES = 3  # iterations with the first size factors
 
 SMALL_GAIN = 0.01
 """Gain of better parameters, in tolerances of adaptive zeros, from which on it is the turn of exact ones.

@@ -7,13 +7,15 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+import numpy as np
+
 from log1pnmf._common.checks import check_choice, check_number, check_whole
 from log1pnmf.counts.counts import SIZE_FACTORS, Counts
 from log1pnmf.engines.base import ROW_SOLVERS, RowSolver
 from log1pnmf.engines.registry import ENGINES
 from log1pnmf.model.dispersion import DispersionKind
 from log1pnmf.model.noise import ShiftedLog
-from log1pnmf.model.problem import Constraint
+from log1pnmf.model.problem import FREE, Bounds, Constraint
 from log1pnmf.model.zeros import QUADRATICS, Quadratic, QuadraticKind, quadratic
 
 LikelihoodKind: TypeAlias = Literal["auto", "adaptive", "exact", QuadraticKind]
@@ -23,8 +25,7 @@ LIKELIHOODS: tuple[str, ...] = get_args(LikelihoodKind)
 NOISES: tuple[str, ...] = get_args(NoiseKind)
 INITS: tuple[str, ...] = get_args(InitKind)
 
-GIVEN = "given"
-"""Stands for what a user gave as arrays."""
+GIVEN = "given"  # stands for what a user gave as arrays
 
 LARGEST_EXACT = 2e8
 """Entries up to which the exact log-likelihood of an approximate fit is computed without being asked for.
@@ -33,8 +34,7 @@ An adaptive fit always knows its own."""
 LARGEST_EXACT_ON_CARD = 1e9
 """Entries up to which a card visits every one of them at about the cost of the non-zeros."""
 
-SMALLEST_C, LARGEST_C = 1e-9, 1e12
-"""Beyond that double precision does not hold the model."""
+SMALLEST_C, LARGEST_C = 1e-9, 1e12  # beyond that double precision does not hold the model
 
 CHOICES = {
     "likelihood": LIKELIHOODS,
@@ -181,5 +181,9 @@ class Settings:
 
     @property
     def constraint(self) -> Constraint:
-        """Bounds and penalties on the eta scale."""
-        return Constraint.sparse_factors(self.l1 * self.link.alpha, self.n_components)
+        """Bounds and penalties on the eta scale; with a penalty loadings are at most 1, to fix the scale."""
+        if self.l1 == 0.0:
+            return FREE
+        penalty = np.full(self.n_components, self.l1 * self.link.alpha)
+        penalty[0] = 0.0  # of the baseline
+        return Constraint(Bounds(upper=1.0), Bounds(penalty=penalty))

@@ -226,11 +226,6 @@ def with_exposure(problem: Problem, **changed: Any) -> Problem:
     return replace(problem, zeros=replace(zeros, exposure=rest))
 
 
-def further(to: Array, since: Array, beta: float) -> Array:
-    """Extrapolate effects on the scale of their logarithms, where their levels are sums."""
-    return np.clip(to * (to / since) ** beta, 1.0 / LARGEST_EFFECT, LARGEST_EFFECT)
-
-
 # ---------- one side for a given other one: every row is its own convex problem
 
 MOST_STEPS = 500
@@ -331,12 +326,10 @@ zero, which is impossible. Exact zeros come from the half-steps."""
 
 SHORTER = 0.25
 """Fraction of an unchecked update that is tried next, when the whole update raised the objective."""
-MOST_SHORTENED = 6
-"""Number of such fractions in a row after which the fit ends."""
+MOST_SHORTENED = 6  # number of such fractions in a row after which the fit ends
 RESCALED_EVERY = 8
 """Iterations after which columns are balanced, where their scale is free: a device has to be waited for."""
-ROUNDING = 1e-12
-"""A rise of the objective by a smaller fraction of it is rounding error."""
+ROUNDING = 1e-12  # a rise of the objective by a smaller fraction of it is rounding error
 
 
 def alternate(
@@ -524,8 +517,9 @@ class _Trail:
         loadings = extrapolated(plain.loadings, previous.loadings, beta, LEAST_KEPT)
         factors = extrapolated(plain.factors, previous.factors, beta, LEAST_KEPT)
         effects = plain.effects
-        if effects is not None and previous.effects is not None:
-            effects = further(effects, previous.effects, beta)
+        if effects is not None and previous.effects is not None:  # logarithms: there their levels are sums
+            beyond = effects * (effects / previous.effects) ** beta
+            effects = np.clip(beyond, 1.0 / LARGEST_EFFECT, LARGEST_EFFECT)
         self.point = Point(bounds.loadings.clip(loadings), bounds.factors.clip(factors), effects)
         if not by_two:
             self.point, self.previous = self._scaled(self.point, plain)

@@ -422,8 +422,8 @@ PER_FACTOR, MOST_RACED = 300, 5000
 """Samples on which starts are raced, for each factor and in all; others get loadings afterwards."""
 FEWEST = 1e-3
 """Share of these samples in which a feature has counts at least, if it is to take part."""
-SMALL = 1_000_000
-"""Non-zeros up to which iterations are cheap."""
+SMALL, FEW = 1_000_000, 5
+"""Non-zeros up to which iterations are cheap; fewer factors have few optima, whatever iterations cost."""
 N_RANDOM, ALONE = (1, 3), (20, 30)
 """Random starts beside the SVD, and iterations from each start; more where iterations are cheap."""
 MOST_REGROUPED, MOST_VAIN, REGROUPED = (6, 8), 3, 12
@@ -470,7 +470,7 @@ def race(
         batches = None if problem.batches is None else problem.batches.of_samples(rows).of_features(features)
         part = Counts.from_any(part.to_scipy()[:, features])
         raced = replace(exact, counts=part, size_factors=problem.size_factors[rows], batches=batches)
-    small = whole and part.nnz <= SMALL
+    small = whole and part.nnz <= SMALL and K >= FEW
     names = (first, *["random"] * N_RANDOM[small])
     label = "searching for a start"
     display = nullcontext() if after is None else Progress(label, "iteration", after=after)

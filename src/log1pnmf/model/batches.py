@@ -205,7 +205,8 @@ def batch_labels(given: Any, n_samples: int) -> list[str]:
     """Check the labels of batches, one for every sample, and give them as text."""
     values = np.asarray(given, dtype=object)
     check_one_each("batch", values if values.ndim else given, n_samples)
-    missing = [place for place, value in enumerate(values) if value is None or _is_nan(value)]
+    # NaN of any library's own kind is not equal to itself
+    missing = [place for place, value in enumerate(values) if value is None or bool(value != value)]  # noqa: PLR0124
     if missing:
         raise ValueError(
             f"batch must have a label for every sample, but {len(missing)} have none (first at position "
@@ -227,10 +228,6 @@ def _check_batches(given: Any, labels: list[str]) -> None:
             "cut them into ranges, for instance with pandas.qcut(values, 4), or convert them to text if they "
             "are labels"
         )
-
-
-def _is_nan(value: object) -> bool:
-    return bool(value != value)  # noqa: PLR0124 - of any library's own kind
 
 
 def balanced_effects(seen: Array, expected: Array) -> Array:

@@ -27,7 +27,16 @@ from scipy import sparse
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import LARGE, Counts, Tally
 
-from .noise import VAGUE_CENTRE, Expansion, NegativeBinomial, Prior, excess_constant, log1p_ratio, prior_of
+from .noise import (
+    VAGUE_CENTRE,
+    VAGUE_SPREAD,
+    Expansion,
+    NegativeBinomial,
+    Prior,
+    excess_constant,
+    log1p_ratio,
+    prior_of,
+)
 from .objective import BLOCK_BYTES
 from .problem import Problem
 
@@ -97,7 +106,8 @@ class _Search:
 
         def of_all(theta: Array, which: Which) -> Expansion:
             every = np.arange(len(prior.centre))
-            return self._objective(theta.repeat(len(every)), every, prior).summed()
+            at = self._objective(theta.repeat(len(every)), every, prior)
+            return Expansion(*(one.sum(keepdims=True) for one in (at.value, at.slope, at.bend)))
 
         def of_some(theta: Array, which: Which) -> Expansion:
             return self._objective(theta, self.some[which], prior)
@@ -120,9 +130,9 @@ class _Search:
         return bool(np.abs(one - other).sum() <= SLIGHT * self.likelihood.counts.nnz)
 
     def first_prior(self, theta: Array) -> Prior:
-        """Return the prior that knows nothing."""
-        vague = Prior.vague(*self.likelihood.freedom(theta))
-        return replace(vague, spread=math.inf) if self.shared else vague
+        """Return the prior with which the search begins."""
+        spread = math.inf if self.shared else VAGUE_SPREAD
+        return Prior(np.full(len(theta), VAGUE_CENTRE), spread, *self.likelihood.freedom(theta))
 
     def next_prior(self, theta: Array, at: Expansion, prior: Prior) -> Prior:
         """Return the prior that the features found with another one suggest."""

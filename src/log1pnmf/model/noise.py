@@ -153,10 +153,6 @@ class Expansion:
             self.value + times * other.value, self.slope + times * other.slope, self.bend + times * other.bend
         )
 
-    def summed(self) -> Expansion:
-        """Sum over all features."""
-        return Expansion(*(one.sum(keepdims=True) for one in (self.value, self.slope, self.bend)))
-
 
 @dataclass(frozen=True, eq=False)
 class Prior:
@@ -171,23 +167,15 @@ class Prior:
     freedom: Array  # (m,): number of parameters that were free to fit the means of the feature
     level: Array  # (m,): mean counts to which they were fitted
 
-    @classmethod
-    def vague(cls, freedom: Array, level: Array) -> Prior:
-        """Return the prior with which the search begins."""
-        return cls(np.full(len(level), VAGUE_CENTRE), VAGUE_SPREAD, freedom, level)
-
     def of(self, which: Any) -> Prior:
         """Return the prior of some features."""
         return Prior(self.centre[which], self.spread, self.freedom[which], self.level[which])
 
     def at(self, theta: Array) -> Expansion:
         """Return what it adds to the negative log-likelihood, up to a constant."""
-        return self.pull(theta).plus(self.correction(theta))
-
-    def pull(self, theta: Array) -> Expansion:
-        """Return the part of the normal law."""
         away, weight = theta - self.centre, self.spread**-2
-        return Expansion(0.5 * weight * away**2, weight * away, np.full(len(theta), weight))
+        pull = Expansion(0.5 * weight * away**2, weight * away, np.full(len(theta), weight))
+        return pull.plus(self.correction(theta))
 
     def correction(self, theta: Array) -> Expansion:
         """Return the part that makes up for the fitted means."""
@@ -262,7 +250,6 @@ class Poisson:
 
     name = "poisson"
     zero_loss_is_mean = True  # only then can a quadratic replace the zeros
-    n_features = None  # number of features it has parameters for; None: the same for all
     cost = 0.0  # of its own parameters in the objective
 
     def of_features(self, which: Any) -> Poisson:
@@ -320,17 +307,8 @@ class NegativeBinomial:
 
     def __post_init__(self) -> None:
         dispersion = np.array(self.dispersion, dtype=np.float64)
-        if dispersion.ndim > 1 or not (np.isfinite(dispersion) & (dispersion >= 0.0)).all():
-            raise ValueError(
-                f"dispersion must be numbers of at least 0, one for each feature, got {dispersion!r:.100}"
-            )
         dispersion.flags.writeable = False
         object.__setattr__(self, "dispersion", dispersion)
-
-    @property
-    def n_features(self) -> int | None:
-        """Number of features it has a dispersion for; None where one number stands for all."""
-        return len(self.dispersion) if self.dispersion.ndim else None
 
     @cached_property
     def cost(self) -> float:

@@ -17,7 +17,7 @@ from log1pnmf.counts.counts import Counts
 
 from .batches import Batches
 from .noise import POISSON, Noise, ShiftedLog
-from .zeros import EXACT_FOR_IDENTITY, AdaptiveZeros, Quadratic, Zeros
+from .zeros import EXACT_FOR_IDENTITY, AdaptiveZeros, Zeros
 
 Array = NDArray[np.float64]
 Likelihood = Literal["exact", "approximate", "adaptive"]
@@ -68,15 +68,6 @@ class Side:
         """Which rows have no counts; None where all have some."""
         empty = np.diff(self.rows.indptr) == 0
         return empty if empty.any() else None
-
-    def exposure_of(self, row: int) -> Array:
-        """Exposure of the entries of one row."""
-        exposure, batches = self.row_exposure[row] * self.column_exposure, self.batches
-        if batches is None:
-            return exposure
-        if self.rows_are_features:
-            return exposure * batches.effects[batches.labels, row]
-        return exposure * batches.effects[batches.labels[row]]
 
     def terms_of_zeros(self) -> tuple[Array, Array, Array, Array]:
         """Return the terms of rows and columns: linear and square of rows, then of columns.
@@ -147,24 +138,10 @@ class Problem:
 
     def __post_init__(self) -> None:
         size_factors = np.ascontiguousarray(self.size_factors, dtype=np.float64)
-        if size_factors.shape != (self.counts.shape[0],):
-            raise ValueError(
-                f"size_factors must have shape ({self.counts.shape[0]},), got {size_factors.shape}"
-            )
         object.__setattr__(self, "size_factors", size_factors)
         object.__setattr__(self, "exposure", self.link.exposure_scale * size_factors)
-        if self.noise.n_features not in (None, self.counts.shape[1]):
-            raise ValueError(
-                f"noise must be that of {self.counts.shape[1]} features, got {self.noise.n_features}"
-            )
-        if self.batches is not None:
-            shape = (len(self.batches.labels), self.batches.effects.shape[1])
-            if shape != self.counts.shape:
-                raise ValueError(f"batches must be those of counts of shape {self.counts.shape}, got {shape}")
         if self.link.is_identity and self.noise.zero_loss_is_mean:
             object.__setattr__(self, "zeros", EXACT_FOR_IDENTITY)
-        elif isinstance(self.zeros, Quadratic) and not self.noise.zero_loss_is_mean:
-            raise ValueError(f"zeros must be None (exact) with {self.noise.name} noise, got {self.zeros}")
 
     @property
     def cost(self) -> float:
@@ -200,9 +177,10 @@ class Problem:
 
     def _side_zeros(self, *, features: bool) -> SideZeros | None:
         """Return the zeros of the side whose rows are features, or samples."""
-        zeros, (n, m) = self.zeros, self.counts.shape
+        zeros = self.zeros
         if zeros is None:
             return None
+        n, m = self.counts.shape
         if isinstance(zeros, AdaptiveZeros):  # of every feature: linear and quadratic coefficient
             own, stored = np.ascontiguousarray(zeros.quadratics[:, 1:3]), zeros.stored
         else:
@@ -364,15 +342,6 @@ class Constraint:
 
     loadings: Bounds = NON_NEGATIVE
     factors: Bounds = NON_NEGATIVE
-
-    @classmethod
-    def sparse_factors(cls, l1: float, n_components: int) -> Constraint:
-        """Penalise all factors but the first, the baseline; loadings are then at most 1, to fix the scale."""
-        if l1 == 0.0:
-            return cls()
-        penalty = np.full(n_components, l1)
-        penalty[0] = 0.0
-        return cls(Bounds(upper=1.0), Bounds(penalty=penalty))
 
     def scales(self, n_components: int) -> tuple[NDArray[np.bool_], Array]:
         """Describe which columns may be scaled: loadings multiplied and factors divided by a number."""

@@ -168,10 +168,6 @@ def _scaled(sizes: Array, before: Array, counted: Any, free: bool) -> Array:
     return np.where(counted, by * sizes, before)
 
 
-def _dispersion(problem: Problem) -> Array | float:
-    return problem.noise.dispersion if isinstance(problem.noise, NegativeBinomial) else 0.0
-
-
 def _blocks(problem: Problem) -> Any:
     return dense_blocks(problem.counts.shape, BLOCK_BYTES / (8 * 10))
 
@@ -212,7 +208,8 @@ def _newton_of(problem: Problem, rows: slice, loadings: Array, factors: Array, b
     prior, sizes, K = problem.size_prior, problem.size_factors[rows], loadings.shape[1]
     assert prior is not None
     y, eta, t = problem.counts.by_row.to_dense(rows), loadings @ factors.T, exposure_of(problem, rows)
-    at, mean, phi = problem.link.derivatives(eta), t * problem.link.em(eta), _dispersion(problem)
+    at, mean = problem.link.derivatives(eta), t * problem.link.em(eta)
+    phi = problem.noise.dispersion if isinstance(problem.noise, NegativeBinomial) else 0.0
     ratio = 1.0 + phi * mean
     share = (1.0 + phi * y) / ratio**2
     lower, upper, penalty = bounds.of_rows(rows).tables(K)

@@ -7,14 +7,13 @@ those zeros exactly for which it is not good enough.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.polynomial.chebyshev import chebpts1
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import check_choice
 from log1pnmf.counts.compress import Pattern
 
 from .noise import ShiftedLog
@@ -26,8 +25,7 @@ Array = NDArray[np.float64]
 QuadraticKind: TypeAlias = Literal["chebyshev", "taylor"]
 QUADRATICS: tuple[str, ...] = get_args(QuadraticKind)
 
-MOST_BEND = 0.7
-"""Part of the slope of means that the concave part may take from the zeros of a row."""
+MOST_BEND = 0.7  # part of the slope of means that the concave part may take from the zeros of a row
 
 
 @dataclass(frozen=True)
@@ -77,20 +75,6 @@ class EntryZeros(NamedTuple):
         """Differentiate its convex part twice; the other lies below its tangents."""
         return 2.0 * t * self.a2
 
-    def beyond(self, y: Array, eta: Array, t: Array) -> tuple[float, Array]:
-        """Cost of a row that is beyond where its concave part holds, and its gradient in eta; 0 inside.
-
-        Inside, the concave part takes at most `MOST_BEND` from the slope that the means of the zeros have.
-        Further out it has no minimum. There the sum of it and this cost goes on as a straight line.
-        """
-        mean = np.where(self.in_place(y), t * eta, 0.0)
-        steep, bend = float(mean.sum()), -2.0 * float(np.sum(self.b2 * mean**2))
-        ratio = 1.0 - MOST_BEND * steep / bend if bend > 0.0 else 0.0
-        if ratio <= 1e-9:
-            return 0.0, np.zeros_like(mean)
-        slope = -4.0 * (ratio - 0.5 * ratio**2) * self.b2 * t * mean - MOST_BEND * ratio * t
-        return 0.5 * ratio**2 * bend, np.where(self.in_place(y), slope, 0.0)
-
 
 @dataclass(frozen=True, eq=False)
 class AdaptiveZeros:
@@ -106,6 +90,7 @@ class AdaptiveZeros:
     # (m,): those whose measure (`tests/reference_zeros.py`) is above it are exact
     caps: Array
     error: float  # sum over the others of ``t * |loss / t - quadratic|`` where the set was chosen
+    constants: Array = field(init=False, repr=False)  # (m,): sums of the constant terms
 
     def __post_init__(self) -> None:
         # numbers of single precision, two of which have room in one double of an engine; not the constants
@@ -113,6 +98,10 @@ class AdaptiveZeros:
         of_eta = [1, 2, 4][: (own.shape[1] + 1) // 2]
         own[:, of_eta] = own[:, of_eta].clip(-largest, largest).astype(np.float32)
         object.__setattr__(self, "quadratics", own)
+        constants = own[:, 0] * self.exposure[:, 0]
+        if own.shape[1] == 5:
+            constants = constants + own[:, 3] * self.exposure[:, 1]
+        object.__setattr__(self, "constants", constants)
 
     @property
     def constant(self) -> Array:
@@ -144,12 +133,6 @@ class AdaptiveZeros:
         """Return what replaces the zeros of some samples."""
         return EntryZeros(self.a1, self.a2, self.stored.transposed.to_dense(block), self.by_exposure[:, 1])
 
-    @property
-    def constants(self) -> Array:
-        """Sum the constant terms of every feature."""
-        own = self.quadratics[:, 0] * self.exposure[:, 0]
-        return own + self.quadratics[:, 3] * self.exposure[:, 1] if self.quadratics.shape[1] == 5 else own
-
 
 Zeros = Quadratic | AdaptiveZeros
 """What replaces ``expm1`` at zero counts."""
@@ -159,27 +142,17 @@ EXACT_FOR_IDENTITY = Quadratic(0.0, 1.0, 0.0)
 
 
 def quadratic(link: ShiftedLog, kind: str = "chebyshev") -> Quadratic:
-    """Quadratic of the chosen kind."""
-    check_choice("the quadratic", kind, QUADRATICS)
-    return chebyshev(link) if kind == "chebyshev" else taylor(link)
+    """Return the second-order expansion of ``expm1`` around 0 ("taylor"), or an interpolation of ``exp``.
 
-
-def taylor(link: ShiftedLog) -> Quadratic:
-    """Second-order expansion of ``expm1`` around 0 (exact for the identity link)."""
-    return EXACT_FOR_IDENTITY if link.is_identity else Quadratic(0.0, 1.0, 0.5)
-
-
-def chebyshev(link: ShiftedLog) -> Quadratic:
-    """Interpolation of ``exp`` in the three Chebyshev nodes of the rates from 0 to 1.
-
-    There eta lies in ``[0, log(1 + 1/c)]``.
-
-    In Newton's form the interpolant is made of divided differences of ``exp``. For close nodes (large ``c``)
+    That is in the three Chebyshev nodes of the rates from 0 to 1, where eta lies in ``[0, log(1 + 1/c)]``. In
+    Newton's form the interpolant is made of divided differences of ``exp``. For close nodes (large ``c``)
     their defining quotients lose all digits; their power series has only positive terms and loses none.
     The constant follows from the interpolation error at 0: ``p(0) - 1 = x0 x1 x2 exp[0, x0, x1, x2]``.
     """
     if link.is_identity:
         return EXACT_FOR_IDENTITY
+    if kind == "taylor":
+        return Quadratic(0.0, 1.0, 0.5)
     x0, x1, x2 = (float(x) for x in 0.5 * math.log1p(1.0 / link.c) * (1.0 + chebpts1(3)))
     a2 = _divided_difference_of_exp(x0, x1, x2)
     a1 = _divided_difference_of_exp(x0, x1) - a2 * (x0 + x1)
@@ -210,8 +183,7 @@ def _divided_difference_of_exp(*nodes: float) -> float:
 
 # ---------- which zeros to compute exactly
 
-LARGEST_CAP = 1.5
-"""Beyond that no quadratic comes near an exponential."""
+LARGEST_CAP = 1.5  # beyond that no quadratic comes near an exponential
 N_CAPS, N_SMALLER_CAPS = 10, 4
 LOWEST_PRICE, HIGHEST_PRICE = 1e-12, 1e2
 """Of a zero that is computed exactly, in units of the errors that are allowed in all."""
@@ -222,8 +194,7 @@ FLATTEST, STEEPEST = 0.9, 4.0
 """With dispersions, how many times that of the expansion a slope is at least, and a coefficient at most. The
 concave part (`MOST_BEND`) never takes the whole of such a slope. Where zeros have nearly the same eta, least
 squares alone would give any number."""
-SURVEYED = 1024
-"""Samples that are enough to choose which zeros to compute exactly."""
+SURVEYED = 1024  # samples that are enough to choose which zeros to compute exactly
 
 
 def surveyed_every(n_samples: int) -> int:

@@ -12,7 +12,7 @@ require("matplotlib", purpose="log1pnmf.pl")
 from .diagnostics import compare, diagnostics, dispersion  # noqa: E402
 from .features import factor_scatter, top_features, volcano  # noqa: E402
 from .loadings import embedding, loadings_by_group, spatial, structure, usage  # noqa: E402
-from .selection import consensus, convergence, relation, select, sweep  # noqa: E402
+from .selection import consensus, convergence, select, sweep  # noqa: E402
 
 __all__ = [
     "compare",
@@ -23,7 +23,6 @@ __all__ = [
     "embedding",
     "factor_scatter",
     "loadings_by_group",
-    "relation",
     "select",
     "spatial",
     "structure",

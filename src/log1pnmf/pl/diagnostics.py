@@ -74,7 +74,7 @@ def compare(
     upper, lower, similar = (figure.add_subplot(grid[at]) for at in ((0, 0), (1, 0), (slice(None), 1)))
     columns = (np.arange(first.n_components), order)
     for ax, fit, own, palette in zip(
-        (upper, lower), (first, second), columns, colors_of_fits(tables), strict=True
+        (upper, lower), (first, second), columns, colors_of_fits((first, second), on=on), strict=True
     ):
         used = [palette[k] for k in own]
         draw_structure(ax, fit.loadings[arrangement.order][:, own], arrangement, used)

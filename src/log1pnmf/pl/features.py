@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
-from log1pnmf.analysis.groups import factor_colors
+from log1pnmf.analysis.groups import factor_colors, point_colors
 from log1pnmf.analysis.markers import Markers
 from log1pnmf.analysis.metrics import correlation_matrix
 from log1pnmf.fitting.anndata import symbols_of
@@ -90,8 +90,7 @@ def volcano(
         ax.scatter(x[part], y[part], alpha=0.8, rasterized=True, **style)
 
     draw(~sure & ~capped, s=6, color="#dfe3e6", linewidths=0)
-    color = factor_colors(len(names))[k]
-    seen = {"color": color, "edgecolors": INK, "linewidths": 0.25}  # an edge, as the baseline is grey
+    seen = {"color": point_colors(len(names))[k], "edgecolors": INK, "linewidths": 0.25}
     draw(sure & ~capped, s=10, **seen)
     if capped.any():
         draw(capped, s=18, marker="^", label=f"p < 1e-{MOST_CERTAIN:.0f} ({int(capped.sum()):,})", **seen)
@@ -150,7 +149,7 @@ def factor_scatter(
     x, y = fit.factors[:, pair].T
     rho = correlation_matrix(fit.factors[:, pair])[0, 1]
     named = _extremes(x, y, n_labels) if highlight is None else _find(fit, highlight)
-    palette = factor_colors(fit.n_components)
+    palette = point_colors(fit.n_components)
     sides = [palette[pair[0] if x[j] >= y[j] else pair[1]] for j in named]  # where its value is larger
     largest = float(max(x.max(), y.max())) or 1.0
     limits = (-0.08 * largest, 1.06 * largest)
@@ -235,7 +234,7 @@ def _draw_bars(fit: Fit, top: dict[int, Any], change: Array, figure: Any) -> Any
     """Draw a panel for each factor."""
     tallest = max(map(len, top.values()), default=1)
     figure, panels = canvas.panels_in(figure, len(top), PANELS_PER_ROW, (1.85, 0.55 + 0.155 * tallest))
-    colors = factor_colors(fit.n_components)
+    colors = factor_colors(fit.loadings)
     for ax, (k, features) in zip(panels, top.items(), strict=True):
         place = np.arange(len(features))
         ax.barh(place, change[features, k], color=colors[k], height=0.75)

@@ -21,6 +21,7 @@ from log1pnmf.analysis.groups import (
     distinct_colors,
     factor_colors,
     group_means,
+    point_colors,
     read_groups,
     read_labels,
     sections_of,
@@ -99,13 +100,9 @@ def embedding(
 
 def _shades(fit: Fit, k: int, opacity: float = 1.0) -> tuple[np.ndarray, dict[str, Any]]:
     """Return the loadings of a factor and how to colour them; `opacity` is that of samples without it."""
-    values, color = fit.loadings[:, k], _point_colors(fit.n_components)[k]
+    values, color = fit.loadings[:, k], point_colors(fit.n_components)[k]
     shades = LinearSegmentedColormap.from_list("factor", [to_rgba(ABSENT, opacity), to_rgba(color)])
     return values, {"cmap": shades, "norm": Normalize(0.0, max(float(values.max()), 1e-300))}
-
-
-def _point_colors(n: int) -> list[str]:
-    return [INK, *factor_colors(n)[1:]]  # the baseline's own grey would not be seen
 
 
 @drawing
@@ -153,7 +150,7 @@ def spatial(
     figure, panels = canvas.panels_in(figure, len(drawn), n_columns, (2.3, 2.4))
     if dominant:
         canvas.need_factors(fit)
-        colors = _point_colors(fit.n_components)
+        colors = point_colors(fit.n_components)
         palette = dict(zip(fit.factor_names, colors, strict=True))
         largest = np.array([to_rgba(palette.get(name, ABSENT)) for name in dominant_factor(fit)])
         last = panels[min(n_columns, len(panels)) - 1]  # of the first row
@@ -212,6 +209,8 @@ def _places(source: Any, basis: Any, n: int) -> tuple[np.ndarray, str | None]:
 
 SPREAD = 0.55  # height that the groups of one factor share
 MOST_COMPARISONS = 6  # that are drawn with intervals
+MOST_OF_ALL = 40  # of more comparisons, those with a significant difference are drawn
+MOST_LABELS = 250  # rows of a map with names
 TEXTS = ("factor", "group", "reference", "within", "relative_to")  # columns of the table that are no numbers
 
 
@@ -227,7 +226,8 @@ def usage(
     """Draw the mean loadings of groups and their differences with 95% intervals.
 
     More than six comparisons, and comparisons within parts, are drawn as one map of effects x factors: the
-    differences as colours, similar comparisons side by side, and a dot where one is significant.
+    differences as colours, similar comparisons side by side, and a dot where one is significant. Of more than
+    40 comparisons, such as the guides of a screen, the map has those with a significant difference.
 
     Parameters
     ----------
@@ -263,22 +263,24 @@ def _effects(
     what = "difference" if "difference" in table else "slope"
     values = table[what].reshape(-1, len(names))
     sure = table["adjusted_p"].reshape(values.shape) <= level
-    order = arrange(values).order
-    labelled = len(values) <= 120
-    figure = figure_or_new(figure, (2.6 + 0.42 * len(names), 1.2 + (0.17 * len(values) if labelled else 9.0)))
-    ax = figure.subplots()
-    most = max(float(np.quantile(np.abs(values), 0.99)), 1e-300)
+    order, title = arrange(values).order, f"{len(values)} comparisons"
+    if len(values) > MOST_OF_ALL:
+        clear = order[sure[order].any(axis=1)]
+        title = f"{len(clear)} of {title} with\na significant {what}"
+        order = clear if len(clear) else order
+    labelled = len(order) <= MOST_LABELS
+    tall = max(1.2, 0.17 * len(order)) if labelled else 9.0
+    figure = figure_or_new(figure, (2.6 + 0.42 * len(names), 1.4 + tall))
+    ax, most = figure.subplots(), max(float(np.quantile(np.abs(values[order]), 0.99)), 1e-300)
     image = ax.imshow(values[order], "RdBu_r", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
     rows, columns = np.nonzero(sure[order])
-    ax.scatter(columns, rows, s=min(14.0, 1500.0 / len(values)), color=INK, linewidths=0)
+    ax.scatter(columns, rows, s=16, color="white", edgecolors=INK, linewidths=0.8)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0, colors=INK, labelsize="small")
     canvas.label_columns(ax, names)
-    if labelled:
-        ax.set_yticks(range(len(values)), [": ".join(part[row] for part in parts) for row in order])
-    else:
-        ax.set_yticks([])
-        caption(ax, y=f"{len(values):,} comparisons", size="small")
+    ax.set_yticks(range(len(order)), [": ".join(part[row] for part in parts) for row in order])
+    ax.tick_params(labelleft=labelled)
+    caption(ax, title=title, size="small")
     against = "" if what == "slope" else f" to {table['reference'][0]}"
     canvas.color_bar(image, f"{what}{against}\n(dot: adjusted p at most {level:g})")
     return figure
@@ -317,7 +319,7 @@ def _differences(
 ) -> None:
     """Draw the difference, or the slope, of every group and factor, with its interval."""
     group, factor, groups = table["group"], table["factor"], list(dict.fromkeys(table["group"]))
-    colors = [INK, *factor_colors(len(names))[1:]]
+    colors = point_colors(len(names))
     shades = distinct_colors(len(groups) + 1)[1:] if given is None else [given[name] for name in groups]
     columns = ("difference" if "difference" in table else "slope", "lower", "upper", "adjusted_p")
     values = np.stack([table[name] for name in columns], axis=1)
@@ -403,7 +405,7 @@ def structure(
     groups = None if groupby is None else read_labels(source, groupby)
     arrangement = arrange(fit.loadings, groups, max_samples=max_samples, random_state=random_state)
     chosen = chosen_factors(fit, factors)
-    palette = factor_colors(fit.n_components) if colors is None else list(colors)
+    palette = factor_colors(fit.loadings) if colors is None else list(colors)
     used = [palette[k] for k in chosen]
     values, unit = fit.loadings, "loading"
     if heights == "shares":

@@ -1,4 +1,4 @@
-"""Curves of fits: convergence, what changes with c, a selection; and how factors of several fits relate."""
+"""Curves of fits: convergence, what changes with c, a selection; and factors that come back."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import scipy
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf.analysis.grid import Setting
 from log1pnmf.analysis.groups import distinct_colors
 from log1pnmf.analysis.selection import Selection, judge
-from log1pnmf.analysis.stability import Consensus, Relation, tree_of
-from log1pnmf.fitting.fit import SWEEP, Fit, c_name
+from log1pnmf.analysis.stability import Consensus, tree_of
+from log1pnmf.fitting.fit import SWEEP, Fit
 from log1pnmf.fitting.summary import levelled
 
 from . import canvas
@@ -42,6 +42,7 @@ MEASURES = {
     "log_likelihood": "log-likelihood",
     "deviance_explained": "deviance explained",
 }
+MOST_TICKS = 8  # values of c that are named on an axis
 LINES = {"exact": "-", "adaptive": "-.", "approximate": "--"}  # by the likelihood that was fitted
 
 
@@ -131,16 +132,20 @@ def sweep(
     Returns
     -------
     Figure
-        ``c = inf`` is at the right end, after a break of the axis.
+        Values of c stand side by side in their order, ``c = inf`` at the right end.
     """
     columns = _columns(table, measures)
     c = columns["c"]
     figure = figure_or_new(figure, (2.9 * len(measures), 2.6))
     panels = figure.subplots(1, len(measures), squeeze=False)[0]
     order = np.argsort(c, kind="stable")
+    places = range(len(c) - 1, -1, -math.ceil(len(c) / MOST_TICKS))
     for ax, measure, color in zip(panels, measures, distinct_colors(len(measures)), strict=True):
-        _draw_across_c(ax, c[order], columns[measure][order], color)
-        caption(ax, title=MEASURES.get(measure, measure), size="small")
+        ax.plot(columns[measure][order], "o-", color=color, linewidth=1.4, markersize=4)
+        tidy(ax)
+        ax.set_xticks(places, [_short_value(c[order[place]]) for place in places])
+        ax.margins(x=0.08, y=0.12)
+        caption(ax, "c", title=MEASURES.get(measure, measure), size="small")
     return figure
 
 
@@ -159,93 +164,7 @@ def _columns(table: Any, measures: Sequence[str]) -> dict[str, Array]:
     return {name: np.asarray(source[name], dtype=np.float64) for name in ("c", *measures)}
 
 
-def _draw_across_c(ax: Axes, c: Array, values: Array, color: str) -> None:
-    """Draw a line over finite c, on a log scale, and c = inf to the right of it, after a break."""
-    finite = np.isfinite(c)
-    place = np.log10(c, where=finite, out=np.zeros_like(c))
-    if finite.any():
-        place[~finite] = place[finite].max() + max(1.0, 0.2 * float(np.ptp(place[finite])))
-    ax.plot(place[finite], values[finite], "o-", color=color, linewidth=1.4, markersize=4)
-    if not finite.all():
-        ax.plot(place[~finite], values[~finite], "o", color=color, markersize=4)
-    if finite.any() and not finite.all():
-        last = np.flatnonzero(finite)[-1]
-        ends = [last, last + 1]  # in ascending order, inf follows
-        ax.plot(place[ends], values[ends], ":", color=color, linewidth=1.2)
-        _break_axis(ax, place[ends].mean())
-    tidy(ax)
-    ticks = _ticks(c, place)
-    ax.xaxis.set_major_locator(FixedLocator(list(ticks)))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xticklabels(list(ticks.values()))
-    caption(ax, "c", size="small")
-    ax.margins(x=0.08, y=0.12)
-
-
-def _ticks(c: Array, place: Array) -> dict[float, str]:
-    """Return ticks at every value of c if they are few, otherwise at every power of ten; at inf always."""
-    finite = np.isfinite(c)
-    powers = place[finite]
-    if len(powers) and (len(powers) > 5 or np.abs(powers).max() > 2.0):
-        whole = range(math.ceil(powers.min() - 1e-9), math.floor(powers.max() + 1e-9) + 1)
-        ticks = {float(power): f"$10^{{{power}}}$" for power in whole}
-    else:
-        ticks = {float(at): c_name(value) for at, value in zip(powers, c[finite], strict=True)}
-    return ticks if finite.all() else ticks | {float(place[~finite][0]): "∞"}
-
-
-def _break_axis(ax: Axes, at: float) -> None:
-    """Draw two slanted strokes through the x axis."""
-    stroke: Any = {"marker": [(-0.5, -1), (0.5, 1)], "markersize": 7, "mew": 1, "color": INK, "gid": "break"}
-    for shift in (-0.06, 0.06):
-        ax.plot([at + shift], [0.0], transform=ax.get_xaxis_transform(), clip_on=False, **stroke)
-
-
-# ---------- factors of several fits
-
-
-@drawing
-def relation(found: Relation, *, figure: canvas.OnFigure = None, **shown: Unpack[canvas.Shown]) -> Any:
-    """Draw how similar the factors of several fits are: a tree and a heat map.
-
-    Parameters
-    ----------
-    found : Relation
-        Result of `log1pnmf.analysis.relate`.
-
-    Returns
-    -------
-    Figure
-        Names of factors have the colour of their fit. Factors that several fits share form a block; a factor
-        that splits in another fit stands beside its parts.
-    """
-    n = len(found.owner)
-    figure = figure_or_new(figure, (3.6 + 0.24 * n, 1.2 + 0.24 * n))
-    left, right = figure.subplots(1, 2, width_ratios=[1, 4])
-    order = _clustered(left, right, found.similarity)
-    colors, labels = distinct_colors(len(found.names)), found.labels
-    right.set_yticks(range(n), [labels[i] for i in order], fontsize="small")
-    for label, i in zip(right.get_yticklabels(), order, strict=True):
-        label.set_color(colors[found.owner[i]])
-    return figure
-
-
-def _clustered(left: Axes, right: Axes, similarity: Array) -> NDArray[np.intp]:
-    """Draw a tree and a heat map of similarities in its order, with a colour bar; return the order."""
-    style = {"color_threshold": 0.0, "above_threshold_color": INK, "no_labels": True}
-    tree = scipy.cluster.hierarchy.dendrogram(tree_of(similarity), orientation="left", ax=left, **style)
-    left.set_axis_off()
-    order = np.array(tree["leaves"])
-    scale: Any = {"cmap": "RdBu_r", "vmin": -1.0, "vmax": 1.0, "interpolation": "nearest"}
-    image = right.imshow(similarity[np.ix_(order, order)], aspect="auto", origin="lower", **scale)
-    right.set_xticks([])
-    right.yaxis.tick_right()
-    right.tick_params(length=0)
-    right.spines[:].set_visible(False)
-    bar = right.figure.colorbar(image, ax=left, location="left", shrink=0.6)
-    bar.set_label("similarity", fontsize="small", color=INK)
-    bar.outline.set_visible(False)
-    return order
+# ---------- factors that come back in several fits
 
 
 @drawing
@@ -267,7 +186,20 @@ def consensus(
     table = {name: np.asarray(column).astype(str) for name, column in about["members"].items()}
     figure = figure_or_new(figure, (7.0, 5.4))
     left, strip, right = figure.subplots(1, 3, width_ratios=[8, 1, 32])
-    order = _clustered(left, right, np.asarray(about["similarity"]))
+    similarity = np.asarray(about["similarity"])
+    style = {"color_threshold": 0.0, "above_threshold_color": INK, "no_labels": True}
+    tree = scipy.cluster.hierarchy.dendrogram(tree_of(similarity), orientation="left", ax=left, **style)
+    left.set_axis_off()
+    order = np.array(tree["leaves"])
+    scale: Any = {"cmap": "RdBu_r", "vmin": -1.0, "vmax": 1.0, "interpolation": "nearest"}
+    image = right.imshow(similarity[np.ix_(order, order)], aspect="auto", origin="lower", **scale)
+    right.set_xticks([])
+    right.yaxis.tick_right()
+    right.tick_params(length=0)
+    right.spines[:].set_visible(False)
+    bar = right.figure.colorbar(image, ax=left, location="left", shrink=0.6)
+    bar.set_label("similarity", fontsize="small", color=INK)
+    bar.outline.set_visible(False)
     labels = table["group"] if len(set(table["group"])) > 1 else np.char.add("K = ", table["n_components"])
     names = list(dict.fromkeys(labels.tolist()))
     colors = np.array([to_rgb(color) for color in distinct_colors(len(names))])

@@ -23,7 +23,6 @@ from .sections import served_groups
 CLEARLY = 0.1  # two numbers differ if their difference is at least this part of the larger one ...
 LEAST = 0.02  # ... and at least this much: a table with two decimals does not show less
 SAME = 0.9  # two factors are nearly the same if their loadings correlate by at least this
-MOST = 0.75  # if at least this part of the factors is nearly the same, the headline starts with that
 CLUSTERED = 0.8  # samples fall into clusters if the mean share of their strongest factor is at least this
 
 # ---------- which of several fits have nearly the same factors: the first sentence of the report
@@ -32,10 +31,8 @@ MOST_PAIRS = 4  # of fits that are named
 MOST_FITS = 20  # that are compared with each other
 
 
-def same_factors(
-    fits: Sequence[Fit], labels: Sequence[str], skip: tuple[int, int] | None = None
-) -> tuple[str, bool]:
-    """Describe which fits but the pair `skip` have nearly the same factors; return whether all do."""
+def same_factors(fits: Sequence[Fit], labels: Sequence[str]) -> str:
+    """Describe which fits have nearly the same factors."""
     # for every two fits: how many factors are nearly the same, of how many, and their lowest correlation
     shared: dict[tuple[int, int], tuple[int, int, float]] = {}
     for a, b in combinations(range(min(len(fits), MOST_FITS)), 2):
@@ -46,20 +43,17 @@ def same_factors(
     same = [pair for pair, (n, of, _) in shared.items() if n == of]
     if shared and len(same) == len(shared):
         which = "Both" if len(fits) == 2 else f"All {len(fits)}"
-        least = _rounded_down(min(lowest for *_, lowest in shared.values()))
+        lowest = min(one for *_, one in shared.values())
+        least = decimal(int(100 * lowest + 1e-9) / 100)  # rounded down, so that "or more" holds
         matched = f"the loadings of matched factors correlate by {least} or more"
-        return f"{which} fits have nearly the same factors: {matched}.", True
-    skipped = None if skip is None else tuple(sorted(skip))
-    same = [pair for pair in same if pair != skipped]
-    if same:
-        pairs = [f"{labels[a]} as {labels[b]}" for a, b in same[:MOST_PAIRS]]
-        more = [f"{len(same) - MOST_PAIRS} more pairs"] if len(same) > MOST_PAIRS else []
-        return f"Nearly the same factors: {'; '.join([*pairs, *more])}.", False
-    if len(shared) == 1 and skip is None:
+        return f"{which} fits have nearly the same factors: {matched}."
+    if len(shared) == 1:
         ((n, of, _),) = shared.values()
         verb = "is" if n == 1 else "are"
-        return f"Of {plural(of, 'factor')}, {n} {verb} nearly the same in both fits.", False
-    return "", False
+        return f"Of {plural(of, 'factor')}, {n} {verb} nearly the same in both fits."
+    pairs = [f"{labels[a]} as {labels[b]}" for a, b in same[:MOST_PAIRS]]
+    more = [f"{len(same) - MOST_PAIRS} more pairs"] if len(same) > MOST_PAIRS else []
+    return f"Nearly the same factors: {'; '.join([*pairs, *more])}." if pairs else ""
 
 
 # ---------- two links side by side: parts that multiply against parts that add up, in numbers
@@ -98,33 +92,20 @@ class Comparison:
     finite: int
     additive: int
     measures: list[Measure]
-    paragraphs: list[str]  # what to look at, in words that follow from the measures
-    headline: str  # the same in one sentence
+    headline: str  # what differs clearly, in words that follow from the measures
+    advice: str  # what to look at
+    starts: str  # how many starts the differences were compared with
     pairs: list[tuple[int, int, float]]  # factors that correspond, and the correlation of their loadings
 
 
 def compare(
-    fits: Sequence[Fit],
-    which: tuple[int, int] = (0, 1),
-    *,
-    groups: Groups | None = None,
-    same_stated: bool = False,
+    fits: Sequence[Fit], which: tuple[int, int] = (0, 1), *, groups: Groups | None = None
 ) -> Comparison:
-    """Compare a fit at finite c with one at c = inf; others show how much measures change between starts.
-
-    `same_stated`: the page has already stated that the factors of the two are nearly the same.
-    """
+    """Compare a fit at finite c with one at c = inf; others show how much measures change between starts."""
     first, second = (fits[i] for i in which)
     match = metrics.match_factors(first.loadings, second.loadings)
     finite, additive = ([one, *_other_starts(one, fits)] for one in (first, second))
     measures = _measure_both(finite, additive, groups)
-    headline, paragraphs = verdict(
-        measures,
-        first.name,
-        similarity=match.similarity.tolist(),
-        n_factors=max(first.n_components, second.n_components),
-        same_stated=same_stated,
-    )
     if len(finite) == len(additive) == 1:
         starts = (
             "Each c has one start. To see which differences come from the start, add fits with other values "
@@ -136,7 +117,7 @@ def compare(
             f"{len(additive)} at c = ∞)."
         )
     pairs = [(a, b, r) for (a, b), r in zip(match.pairs.tolist(), match.similarity.tolist(), strict=True)]
-    return Comparison(*which, measures, [*paragraphs, starts], headline, pairs)
+    return Comparison(*which, measures, *verdict(measures, first.name), starts, pairs)
 
 
 def _other_starts(one: Fit, fits: Sequence[Fit]) -> list[Fit]:
@@ -221,112 +202,38 @@ def _mean_positive(values: NDArray[np.float64]) -> float:
 # ---------- the comparison of two fits in words
 
 
-def verdict(
-    measures: list[Measure],
-    name: str,
-    *,
-    similarity: Sequence[float],
-    n_factors: int,
-    same_stated: bool = False,
-) -> tuple[str, list[str]]:
-    """Return a headline and paragraphs that follow from the measures and from the similarity of factors."""
+def verdict(measures: list[Measure], name: str) -> tuple[str, str]:
+    """Return a headline that follows from the measures, and what to look at."""
     by_name = {measure.name: measure for measure in measures}
     per_sample, strongest = by_name["Factors per sample"], by_name["Share of the strongest factor"]
     # 1 where samples clearly mix more factors at finite c, -1 at c = inf; 0 where the two measures disagree
     mixed = 0 if strongest.direction == per_sample.direction else per_sample.direction
-    same = _same(similarity, n_factors, name)
-    clusters = "" if same else _clusters(strongest, name)
-    sentences = [
-        "" if same_stated else same,
-        _mixing(per_sample, strongest, mixed, name) if mixed or not same else "",
-        clusters,
-    ]
-    if per_sample.between_starts is None and (mixed or clusters):
-        sentences.append("Each fit has one start; other starts may give another picture.")
-    if same or not mixed:
-        advice = "The pairs with the lowest correlation in the table of matched factors show how they differ."
-    elif mixed > 0:
-        where = "groups" if "Groups per factor" in by_name else "stretches of samples"
-        advice = f"Look for colours that run through several {where} in the plot of {name}."
-    else:
-        advice = "Check whether a factor at c = ∞ only contains what all samples have in common."
-    return " ".join(filter(None, sentences)), [advice, " ".join(_sentences(by_name, name))]
-
-
-def _same(similarity: Sequence[float], n_factors: int, name: str) -> str:
-    """Describe that most factors are nearly the same in both fits; nothing where they are not."""
-    close = [value for value in similarity if value >= SAME]
-    if len(close) < MOST * n_factors:
-        return ""
-    least = f"correlate by {_rounded_down(min(close))} or more."
-    if len(close) == n_factors:
-        same = f"The fits at {name} and c = ∞ have nearly the same factors"
-        return f"{same}: the loadings of matched factors {least}"
-    same = f"{len(close)} of {n_factors} factors are nearly the same at {name} and c = ∞"
-    return f"{same}: their loadings {least}"
-
-
-def _rounded_down(value: float) -> str:
-    """Return two decimals that are not above the value, so that "or more" holds."""
-    return decimal(int(100 * value + 1e-9) / 100)
-
-
-def _mixing(per_sample: Measure, strongest: Measure, mixed: int, name: str) -> str:
-    """Describe in which fit samples mix more factors."""
     numbers = (
         f"{decimal(per_sample.finite)} factors per sample at {name}, {decimal(per_sample.additive)} at c = ∞"
     )
-    if mixed == 0 and per_sample.direction:
-        return (
+    if mixed:
+        more, less = (name, "c = ∞") if mixed > 0 else ("c = ∞", name)
+        headline = f"Samples mix more factors at {more} than at {less} ({numbers})."
+    elif per_sample.direction:
+        headline = (
             f"It is unclear in which fit samples mix more factors: {numbers}, but the strongest factor makes "
             f"up {strongest.finite:.0%} and {strongest.additive:.0%} of a sample's signal."
         )
-    if mixed == 0:
-        return f"Samples mix about as many factors in both fits ({numbers})."
-    more, less = (name, "c = ∞") if mixed > 0 else ("c = ∞", name)
-    return f"Samples mix more factors at {more} than at {less} ({numbers})."
-
-
-def _clusters(strongest: Measure, name: str) -> str:
-    """Describe which of the fits puts samples into clusters; nothing where neither clearly does."""
+    else:
+        headline = f"Samples mix about as many factors in both fits ({numbers})."
     place, share = ("c = ∞", strongest.additive) if strongest.direction < 0 else (name, strongest.finite)
-    if strongest.direction == 0 or share < CLUSTERED:
-        return ""
-    return (
-        f"At {place} samples fall into clusters: on average the strongest factor makes up {share:.0%} of a "
-        "sample's signal."
-    )
-
-
-def _sentences(measures: dict[str, Measure], name: str) -> list[str]:
-    """Describe how groups use factors, how strong factors are and how similar."""
-    sentences = []
-    served, alone = measures.get("Groups that use a factor"), measures.get("Factors used by one group")
-    if served is not None and alone is not None:
-        sentences.append(
-            f"On average {decimal(served.finite)} groups use a factor at {name} and "
-            f"{decimal(served.additive)} at c = ∞; "
-            f"{plural(alone.finite, 'factor belongs', 'factors belong')} to a single group at {name}, "
-            f"{alone.additive:.0f} at c = ∞."
+    clustered = strongest.direction != 0 and share >= CLUSTERED
+    if clustered:
+        headline += (
+            f" At {place} samples fall into clusters: on average the strongest factor makes up {share:.0%} "
+            "of a sample's signal."
         )
-    strongest = measures["Share of the strongest factor"]
-    sentences.append(
-        f"The strongest factor makes up {strongest.finite:.0%} of a sample's signal at {name} and "
-        f"{strongest.additive:.0%} at c = ∞."
-    )
-    agreement = measures.get("Strongest factor predicts the group")
-    if agreement is not None:
-        than = {1: "better at", -1: "less well at", 0: "about as well at"}[agreement.direction]
-        end = "than at c = ∞" if agreement.direction else "as at c = ∞"
-        sentences.append(
-            f"The strongest factor predicts the group {than} {name} {end} "
-            f"({decimal(agreement.finite)} against {decimal(agreement.additive)})."
-        )
-    alike = measures["Correlation of factors"]
-    word = {1: "more alike", -1: "more distinct", 0: "about as distinct"}[alike.direction]
-    end = "as at c = ∞" if alike.direction == 0 else "than at c = ∞"
-    sentences.append(
-        f"The weights of two factors are {word} at {name} {end} (mean absolute rank correlation "
-        f"{decimal(alike.finite)} against {decimal(alike.additive)})."
-    )
-    return sentences
+    if per_sample.between_starts is None and (mixed or clustered):
+        headline += " Each fit has one start; other starts may give another picture."
+    if mixed > 0:
+        where = "groups" if "Groups per factor" in by_name else "stretches of samples"
+        return headline, f"Look for colours that run through several {where} in the plot of {name}."
+    if mixed < 0:
+        return headline, "Check whether a factor at c = ∞ only contains what all samples have in common."
+    lowest = "The pairs with the lowest correlation in the table of matched factors show how the fits differ."
+    return headline, lowest

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -58,6 +58,26 @@ ABOUT_BATCHES = re.compile(r"\d+ batches: without their effects")  # the section
 MOST_GROUPS = 40  # that are shown; the smallest beyond these are merged
 ENDED_EARLY = re.compile(r"not converged|interrupted after|stopped by a callback")  # messages that warn
 HEAT_STEPS = 10  # shades of a heat map; the style sheet has a class for each
+
+
+class ReportOptions(TypedDict, total=False):
+    """Options of `write_report`, for type checkers."""
+
+    counts: Any
+    title: str | None
+    sample_names: Any
+    feature_names: Any
+    gene_symbols: str | None
+    groupby: Any
+    group_name: str | None
+    source: str | None
+    command: str | None
+    filters: Sequence[str]
+    notes: Sequence[str]
+    date: str | None
+    n_jobs: int | None
+    evidence: Any
+    markers: Any
 
 
 def write_report(
@@ -191,25 +211,21 @@ def write_report(
 
 def _render(inputs: ReportInput) -> str:
     pair = inputs.compared
-    colors = colors_of_fits([fit.loadings for fit in inputs.fits], pair[0] if pair else 0)
+    colors = colors_of_fits(inputs.fits, pair[0] if pair else 0)
     arrangement = arrange_samples(inputs)
     tests, found = sections.find_markers(inputs), sections.find_evidence(inputs)
     factors = [
         sections.describe_factors(fit, inputs.groups, tests[i], found[i], label=label, colors=colors[i])
         for i, (fit, label) in enumerate(zip(inputs.fits, inputs.labels, strict=True))
     ]
-    same, all_same, comparison = "", False, None
-    if pair is None or len(inputs.fits) > 2:
-        same, all_same = same_factors(inputs.fits, inputs.labels, skip=pair)
-    if pair is not None:
-        comparison = compare(inputs.fits, pair, groups=inputs.groups, same_stated=all_same)
+    comparison = None if pair is None else compare(inputs.fits, pair, groups=inputs.groups)
     script, fits = _text("report.js"), sections.describe_fits(inputs)
     n, n_drawn = len(inputs.sample_names), len(arrangement.order)
     which = "chosen at random" if inputs.groups is None else "a part of every group"
     drawn = f"all {n:,} samples" if n_drawn == n else f"{n_drawn:,} of {n:,} samples, {which}"
     return _template().render(
         inputs=inputs,
-        lead=_lead(inputs, factors[0], comparison, same),
+        lead=_lead(inputs, factors[0], comparison),
         quality=_quality(inputs, fits["explained"]),
         data=_describe_data(inputs),
         fits=fits,
@@ -259,14 +275,14 @@ def _heat(value: float) -> str:
     return f"{'n' if value < 0 and step else 'h'}{step}"
 
 
-def _lead(inputs: ReportInput, first: dict[str, Any], comparison: Comparison | None, same: str) -> str:
+def _lead(inputs: ReportInput, first: dict[str, Any], comparison: Comparison | None) -> str:
     """Describe what was fitted and the result; which fits have nearly the same factors comes first."""
     fit = inputs.fits[0]
     batches = "" if fit.batches is None else f" in {plural(len(fit.batches.names), 'batch', 'batches')}"
     size = f"{plural(len(fit.loadings), 'sample')}{batches} and {plural(len(fit.factors), 'feature')}"
     noise = f", {NOISES['nb']} noise" if all(one.dispersion is not None for one in inputs.fits) else ""
     if len(inputs.fits) > 1:
-        headline = comparison.headline if comparison else ""
+        same, headline = same_factors(inputs.fits, inputs.labels), comparison.headline if comparison else ""
         return " ".join(filter(None, (f"{size}, {_several(inputs)}{noise}.", same, headline)))
     n = fit.n_components
     text = f"{size}, {plural(n, 'factor')} at {fit.name}{noise}: {link_in_words(fit.c)}."

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.analysis.groups import BASELINE, Arrangement, Section, arrange
+from log1pnmf.analysis.groups import PALE, Arrangement, Section, arrange
 from log1pnmf.analysis.metrics import dominant_factor
 
 from .inputs import ReportInput
@@ -62,7 +62,7 @@ SHADES = 4  # beside that of loadings near 0; the style sheet has a class for ea
 def map_data(inputs: ReportInput, colors: Sequence[str]) -> list[dict[str, Any]]:
     """Return the panels of every map, for the first fit."""
     fit, soft = inputs.fits[0], "var(--soft)"
-    colors = [soft if color == BASELINE else color for color in colors]  # its own grey would not be seen
+    colors = [soft if color == PALE else color for color in colors]  # its own grey would not be seen
     largest, levels = dominant_factor(fit), np.rint(SHADES * fit.loadings)
     named = zip(fit.factor_names, colors, strict=True)
     parts = [(soft, 0, np.array([name is None for name in largest]))]

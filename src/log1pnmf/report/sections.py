@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import plural
+from log1pnmf._common.checks import plural, shown
 from log1pnmf.analysis.batches import batch_findings, confounded_groups
 from log1pnmf.analysis.diagnostics import Diagnostics, diagnose
 from log1pnmf.analysis.evidence import Evidence, evidence
@@ -222,7 +222,11 @@ def describe_fits(inputs: ReportInput) -> dict[str, Any]:
     names = dict.fromkeys(name for one in facts for name in one)
     rows = [(name[0].upper() + name[1:], [one.get(name, "none") for one in facts]) for name in names]
     rows.insert(0, ("Factors (K)", [str(fit.n_components) for fit in inputs.fits]))
-    explained = [_explained(fit, inputs.counts, inputs.n_jobs) for fit in inputs.fits]
+    explained = []
+    with shown(None, "deviance explained", "fit") as show:
+        for fit in inputs.fits:
+            explained.append(_explained(fit, inputs.counts, inputs.n_jobs))
+            show(len(explained), len(inputs.fits))
     if inputs.counts is not None:
         texts = [_deviance(fit, share) for fit, share in zip(inputs.fits, explained, strict=True)]
         rows.insert(1, ("Deviance explained", texts))
@@ -350,12 +354,12 @@ def _batches(inputs: ReportInput, label: str, fit: Fit, counts: Counts | None) -
     found = batch_findings(fit, counts)
     sentences = [
         "In each batch the rate of every feature is multiplied by an effect. Loadings and factors describe "
-        f"what the {len(found.names)} batches have in common."
+        f"what the {fit.batches.n_batches} batches have in common."
     ]
     if counts is not None:
         sentences.append(
             "With the same loadings and factors, but without the effects, the deviance of this fit would be "
-            f"{found.total:.1%} larger."
+            f"{found['excess'][-1]:.1%} larger."
         )
     coinciding = [] if inputs.groups is None else confounded_groups(fit, inputs.groups.labels)
     return {
@@ -375,8 +379,6 @@ def _batches(inputs: ReportInput, label: str, fit: Fit, counts: Counts | None) -
                 "" if math.isnan(excess) else f"{excess:.1%}",
                 ", ".join(f"{feature}\u00a0×\u00a0{effect:.2g}" for feature, effect in features),
             )
-            for name, size, excess, features in zip(
-                found.names, found.n_samples, found.excess.tolist(), found.features, strict=True
-            )
+            for name, size, excess, features in list(zip(*found.values(), strict=True))[:-1]
         ],
     }

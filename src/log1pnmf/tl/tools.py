@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
 import numpy as np
@@ -50,7 +51,7 @@ logger = logging.getLogger("log1pnmf")
 
 SHARED = """
 adata : AnnData
-    Data with a fit by `log1p_nmf`: all of its samples or some, or new ones after `transform`.
+    As in `log1p_nmf`.
 n_components : int
     Number of factors.
 layer : str, optional
@@ -76,6 +77,11 @@ n_jobs : int, optional
 copy : bool
     Whether to leave `adata` as it is and return a copy with the results.
 """
+OF_A_FIT = """adata : AnnData
+    Data with a fit by `log1p_nmf`: all of its samples or some, or new ones after `transform`.
+layer : str, optional
+    Layer with the counts; by default that of the fit.
+"""  # of tools that take the key of a fit
 RETURNS = """Returns
 -------
 AnnData or None
@@ -93,7 +99,8 @@ def tool(function: Callable[P, None]) -> Callable[P, AnnData | None]:
         function(adata, *arguments, **options)
         return adata if copy else None
 
-    extend(run, {}, SHARED, RETURNS)
+    of_a_fit = OF_A_FIT if "key" in signature(function).parameters else ""
+    extend(run, {}, SHARED + of_a_fit, RETURNS)
     return run  # type: ignore[return-value]
 
 
@@ -196,10 +203,8 @@ def sweep(
 
     Parameters
     ----------
-    adata : AnnData
-        As in `log1p_nmf`.
     c : sequence of float
-        Values of c, all different; may contain inf.
+        Values of c; may contain inf.
     **parameters : optional
         Other parameters as in `log1pnmf.Log1pNMF`.
 
@@ -238,8 +243,6 @@ def consensus(
 
     Parameters
     ----------
-    adata : AnnData
-        As in `log1p_nmf`.
     n_components : int or sequence of int
         Numbers of factors to fit.
     groupby : str, optional
@@ -286,6 +289,8 @@ def transform(
         a warning, and below 20% of all signal the samples are refused.
     key : str, optional
         Name of the fit in `ref`, if `key_added` was given, and of the loadings in `adata`.
+    layer : str, optional
+        Layer with the counts, as in `log1p_nmf`.
     size_factors : {"total", "fit", "none"} or array, optional
         As in `Log1pNMF.transform`.
     batch_key : str, optional
@@ -362,13 +367,9 @@ def extend_features(
 
     Parameters
     ----------
-    adata : AnnData
-        Data with a fit by `log1p_nmf`.
     key_added : str, optional
         Name of the fit of all features; by default that of the fit with "_all". The fit itself stays;
         `transform` with either uses the fitted features: ``uns[...]["fitted_features"]``, True or False.
-    layer : str, optional
-        Layer with the counts; by default that of the fit.
     """
     fit, keys = fit_from(adata, key), Keys(key_added or f"{Keys(key).uns}_all")
     chosen = read_counts(adata, layer_of_fit(adata, key, layer), np.arange(adata.n_vars))
@@ -415,17 +416,6 @@ def rename_factors(adata: AnnData, names: Any, *, key: str | None = None, copy: 
     names : sequence of str, or mapping of name or number to str
         Names of all factors, or of some: ``{"k1": "interferon"}``. `log1pnmf.analysis.suggest_names` suggests
         some.
-
-    Examples
-    --------
-    >>> import anndata
-    >>> from log1pnmf.datasets import pancreas
-    >>> from log1pnmf.tl import log1p_nmf
-    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
-    >>> log1p_nmf(adata, 3)
-    >>> rename_factors(adata, {"k1": "acinar"})
-    >>> adata.uns["log1p_nmf"]["factor_names"].tolist()
-    ['k0', 'acinar', 'k2']
     """
     keys = Keys(key)
     fit = fit_from(adata, key, any_samples=True)
@@ -461,8 +451,6 @@ def markers(
 
     Parameters
     ----------
-    layer : str, optional
-        Layer with the counts; by default that of the fit.
     n_top : int or None
         Number of features in the table for each factor: the first of those that rise significantly. None
         takes all features, significant or not, which takes much room.
@@ -514,18 +502,6 @@ def usage(
     The result is ``uns["log1p_nmf_usage"]`` (``uns[key + "_usage"]``), a dictionary with `table`, a
     data frame with the columns of `log1pnmf.analysis.Usage.table`, `factor_names`, and, with replicates,
     their mean loadings `means` and their groups `unit_groups`.
-
-    Examples
-    --------
-    >>> import anndata, numpy as np
-    >>> from log1pnmf.tl import log1p_nmf
-    >>> adata = anndata.AnnData(np.random.default_rng(0).poisson(2.0, (60, 10)))
-    >>> adata.obs["donor"] = np.repeat([f"d{i}" for i in range(6)], 10)
-    >>> adata.obs["condition"] = np.repeat(["a", "b"], 30)
-    >>> log1p_nmf(adata, 2)
-    >>> usage(adata, "condition", replicate="donor")
-    >>> adata.uns["log1p_nmf_usage"]["table"].shape
-    (2, 12)
     """
     chosen = [covariates] if isinstance(covariates, str) else list(covariates)
     found = compare_groups(
@@ -554,8 +530,6 @@ def evidence(
     ----------
     adata : AnnData
         Data with a fit by `log1p_nmf`, and the same samples as in the fit, in any order.
-    layer : str, optional
-        Layer with the counts; by default that of the fit.
     **options : optional
         `n_seeds`, `n_bootstrap`, `max_samples`, `n_jobs` and others of `log1pnmf.analysis.evidence`.
 
@@ -590,8 +564,6 @@ def select(
 
     Parameters
     ----------
-    adata : AnnData
-        As in `log1p_nmf`.
     n_components : int or sequence of int
         Numbers of factors to compare, such as ``range(2, 13)``.
     c : float or sequence of float
@@ -607,17 +579,6 @@ def select(
     `log1pnmf.analysis.Selection.summary`; `suggested`, a dictionary with the suggested parameters, empty if
     the data do not decide; `judgement`, the same in words, with the reasons; and `holdout`.
     `log1pnmf.pl.select` draws it.
-
-    Examples
-    --------
-    >>> import anndata
-    >>> from log1pnmf.datasets import pancreas
-    >>> adata = anndata.AnnData(pancreas().counts[:120, :300])
-    >>> select(adata, [1, 2, 3], n_folds=2, n_seeds=2, tol=1e-4)
-    >>> adata.uns["log1p_nmf_select"]["table"]["n_components"].tolist()
-    [1, 2, 3]
-    >>> print(adata.uns["log1p_nmf_select"]["judgement"].splitlines()[0])
-    The data do not decide K: the best is at the end of the values tried.
     """
     keys, counts = Keys(key_added), read_counts(adata, layer, chosen_features(adata, mask_var)).counts
     batch = batch_of(adata, batch_key)

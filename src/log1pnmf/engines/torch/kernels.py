@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from .rows import PIECE, Block, Box, Design, Own, Reach, Sums, completed, wide
+from .rows import PIECE, Block, Box, Design, Own, Sums, completed, wide
 
 NARROWEST = 16  # what a matrix product of tiles needs
 IMPOSSIBLE, LEAST_RATIO = 1e30, 1e-6
@@ -267,8 +267,13 @@ def reach(
     own: Own,
     known: Any,
     limits: tuple[float, float],
-) -> Reach:
-    """How far the step from `b` to ``b + step`` goes, in rows that are not `known`; see `evaluate`."""
+) -> tuple[Any, Any, Any]:
+    """Return how far the step from `b` to ``b + step`` goes, in rows that are not `known`; see `evaluate`.
+
+    First the largest relative decrease of a count's mean, to first order, and the largest increase of an eta,
+    over the row's non-zeros and all its exact entries; never negative. Then by how much the curvature along
+    the step may grow, all exact entries together; inf where it was not computed.
+    """
     n, K = b.shape
     W = design.padded.shape[1]
     tile, warps = (128, 2) if n >= MANY_ROWS and W <= 16 else _tile_and_warps(W, n, hessian=False)
@@ -279,7 +284,7 @@ def reach(
         IDENTITY=kinds["IDENTITY"], STORED=kinds["STORED"], BATCH=kinds["BATCH"],
         RISES=design.form.sums_rises, num_warps=warps,
     )  # fmt: skip
-    return Reach(shrink, growth, rise)
+    return shrink, growth, rise
 
 
 @triton.jit

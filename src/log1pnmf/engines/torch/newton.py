@@ -239,7 +239,7 @@ def _excess(approximated: Any) -> Any:
 
 
 def _excess_cost(approximated: Any) -> Any:
-    """Cost of rows beyond where the concave part holds; see `log1pnmf.model.zeros.EntryZeros.beyond`."""
+    """Cost of rows beyond where the concave part holds; see ``tests/reference_engine.py``."""
     return 0.5 * _excess(approximated) ** 2 * approximated[:, 1]
 
 

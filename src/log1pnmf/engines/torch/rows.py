@@ -44,8 +44,9 @@ class TensorPattern(Pattern):
         """Column of each entry, copied to the host."""
         return on_host(self.tensor)
 
-    def transpose(self) -> TensorPattern:
-        """Exchange rows and columns, sorted on the device."""
+    @cached_property
+    def transposed(self) -> TensorPattern:
+        """The same entries with rows and columns exchanged, sorted on the device."""
         indptr, row, _ = _transposed(self.shape, self.indptr, self.tensor)
         return TensorPattern(self.shape[::-1], indptr, row)
 
@@ -330,14 +331,9 @@ class DeviceRows:
             if int(runtime.cudaHostRegister(at, tensor.nbytes, 0)) == 0:
                 finalize(self, runtime.cudaHostUnregister, at).atexit = False
             else:
-                _forget_error(self._device)
+                with contextlib.suppress(RuntimeError):  # the next kernel reports the error, and it is gone
+                    torch.zeros(1, device=self._device)
         return tensor
-
-
-def _forget_error(device: Any) -> None:
-    """Let the next kernel report the error that the runtime remembers, and drop it."""
-    with contextlib.suppress(RuntimeError):
-        torch.zeros(1, device=device)
 
 
 class _Buffers:
@@ -500,19 +496,6 @@ class Sums(NamedTuple):
     gradient: Any
     hessian: Any
     concave: Any = None
-
-
-class Reach(NamedTuple):
-    """How far a step goes in every row.
-
-    shrink: largest relative decrease of a count's mean, to first order. growth: largest increase of an eta.
-    They are over the row's non-zeros, and all its exact entries; never negative. rise: by how much the
-    curvature along the step may grow, all exact entries together; inf where it was not computed.
-    """
-
-    shrink: Any
-    growth: Any
-    rise: Any
 
 
 def declines(own: Own, design: Design) -> Any:
