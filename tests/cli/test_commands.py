@@ -278,7 +278,7 @@ def test_a_log_gets_a_line_now_and_then(call, counts_file, tmp_path, monkeypatch
     monkeypatch.setattr("log1pnmf._common.checks.LOG_EVERY", 0.0)
     done = call("fit", counts_file, "-k", 3, "-o", tmp_path / "out", "--no-report", *QUICK[:2])
     lines = done.err.splitlines()
-    assert lines[0].startswith("searching for a start (1 of 4): iteration ")
+    assert lines[0].startswith("searching for a start (1 of 2): iteration ")
     assert re.fullmatch(r"fitting: iteration \d+, log-likelihood rising by \de-\d\d", lines[-1])
     monkeypatch.setattr("log1pnmf._common.checks.LOG_EVERY", 1e6)
     assert call("fit", counts_file, "-k", 3, "-o", tmp_path / "2", "--no-report", *QUICK).err == ""
