@@ -27,6 +27,8 @@ demo: $(BUILT) ## fit the bundled data and print what was found
 
 # The fits of tests and pages are short. Threads that spin while they wait for work would cost more than the work.
 test pages site: export OMP_WAIT_POLICY := passive
+# Compiled once: every process of every test would compile the package again, and pytest all tests.
+test pages slow: export PYTHONDONTWRITEBYTECODE :=
 
 test: lint ## lint, types and tests
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)

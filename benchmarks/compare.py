@@ -7,7 +7,6 @@ need minutes or the data of ../shared; `benchmarks.cases` has them all. All run 
 ``--instructions`` counts instructions instead of seconds (valgrind, about 50 times slower). Counts do not
 depend on other work on the machine, so that one round is enough. Valgrind has no AVX-512: the AVX2 kernel
 runs. The three paces of PBMC are then those of every eighth sample and of 16 iterations.
-One line of JSON per run is added to bench-out/history.jsonl.
 """
 
 from __future__ import annotations
@@ -15,13 +14,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +27,6 @@ from typing import Any
 from benchmarks.cases import CASES, LONG, SHORT
 
 ROOT = Path(__file__).resolve().parent.parent
-HISTORY = ROOT / "bench-out" / "history.jsonl"
 # The finder of the editable installation goes before every path; without it PYTHONPATH counts.
 SITE = """import sys
 sys.meta_path[:] = [one for one in sys.meta_path if type(one).__name__ != "ScikitBuildRedirectingFinder"]
@@ -55,7 +51,8 @@ time.process_time = read
 import sys
 if sys.argv[1] in ("pbmc approximate", "pbmc adaptive", "pbmc exact"):
     from benchmarks import data, pace
-    whole, pace.LATE = data.Folder.matrix, slice(12, 16)
+    pace.LATE = pace.SETTLED = slice(12, 16)  # the second is its name in older commits
+    whole = data.Folder.matrix
     data.Folder.matrix = lambda folder, name: whole(folder, name)[::8]
 """
 
@@ -129,8 +126,8 @@ def run(case: str, site: Path | None, count: bool = False) -> tuple[dict[str, fl
     return cost, value
 
 
-def compare(site: Path, cases: list[str], rounds: int, count: bool) -> list[dict[str, Any]]:
-    rows = []
+def compare(site: Path, cases: list[str], rounds: int, count: bool) -> None:
+    """Print a line for each figure of each case."""
     for case in cases:
         try:
             pairs = [(run(case, site, count), run(case, None, count)) for _ in range(rounds)]
@@ -149,9 +146,7 @@ def compare(site: Path, cases: list[str], rounds: int, count: bool) -> list[dict
                 "range": [ratios[0], ratios[-1]],
                 "difference": abs(after - before) / abs(before),
             }
-            rows.append(row)
             print(_line(row), flush=True)
-    return rows
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -172,7 +167,6 @@ def main() -> None:
         default=["short", "long"],
         help=f"short, long, {', '.join(CASES)}",
     )
-    parser.add_argument("--history", type=Path, default=HISTORY)
     parser.add_argument("--instructions", action="store_true", help="count instead of time; needs valgrind")
     given = parser.parse_args()
     unit = "1e9 instructions" if given.instructions else "CPU seconds"
@@ -188,18 +182,7 @@ def main() -> None:
     print(f"{unit} of the working tree ({head} and changes) over those of {base}; below 1 is faster")
     print("smallest of the base and of the working tree, median ratio and its range", flush=True)
     with checked_out(base) as site:
-        rows = compare(site, cases, 1 if given.instructions else given.rounds, given.instructions)
-    given.history.parent.mkdir(parents=True, exist_ok=True)
-    about = {
-        "date": time.strftime("%Y-%m-%d %H:%M"),
-        "machine": platform.machine(),
-        "unit": unit,
-        "base": base,
-        "head": head,
-    }
-    with open(given.history, "a", encoding="utf-8") as file:
-        file.write(json.dumps(about | {"cases": rows}) + "\n")
-    print(f"added to {given.history}")
+        compare(site, cases, 1 if given.instructions else given.rounds, given.instructions)
 
 
 if __name__ == "__main__":

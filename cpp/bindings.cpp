@@ -306,11 +306,10 @@ void solve_programs(const std::string& kernel, Matrix hessian, Matrix gradient, 
   run_plan(kernel, p, n, static_cast<double>(n * K * K), n_threads);
 }
 
-FeaturePass feature_pass(const Side& side, const Matrix& start, const Matrix& design) {
+HalfStep feature_pass(const Side& side, const Matrix& start, const Matrix& design) {
   require(side.rows.column_dispersion == nullptr && side.rows.batches.row_batch == nullptr,
           "the pass is over the factors' side");
-  const HalfStep h = half_step(side, start, design);
-  return {h.rows, h.model.link, h.n_components, h.start, h.design};
+  return half_step(side, start, design);
 }
 
 template <class Pass>
@@ -322,16 +321,15 @@ void survey_zeros(const std::string& kernel, const Side& side, Matrix start, Mat
                   Index stride, bool convex, Vector<double> thresholds, Output<double> error,
                   Output<double> n_above, Output<double> quadratic, int n_threads) {
   const auto n_thresholds = static_cast<int>(thresholds.size());
-  const Index cells = side.rows.n_rows * n_thresholds, width = side.polynomial_width();
-  ZeroSurvey survey{};
-  survey.pass = feature_pass(side, start, design);
-  survey.stride = stride;
-  survey.convex = convex;
-  survey.n_thresholds = n_thresholds;
-  survey.thresholds = thresholds.data();
-  survey.error = sized(cells, error);
-  survey.n_above = sized(cells, n_above);
-  survey.quadratic = sized(cells * width, quadratic);
+  const Index cells = side.rows.n_rows * n_thresholds;
+  const ZeroSurvey survey{feature_pass(side, start, design),
+                          stride,
+                          convex,
+                          n_thresholds,
+                          thresholds.data(),
+                          sized(cells, error),
+                          sized(cells, n_above),
+                          sized(cells * side.polynomial_width(), quadratic)};
   run_pass(kernel, side, survey, n_threads);
 }
 
@@ -466,15 +464,6 @@ double side_residual(Matrix values, Matrix gradient, Vector<std::uint8_t> counte
          std::max<double>(1.0, static_cast<double>(n));
 }
 
-// to + by (to - since), but at least a part of `to`.
-void extrapolate(Matrix to, Matrix since, double by, double least, Output<double> out) {
-  const double *x = to.data(), *old = sized(to.size(), since);
-  double* result = sized(to.size(), out);
-  nb::gil_scoped_release released;
-  for (std::size_t i = 0; i < to.size(); ++i)
-    result[i] = std::max(x[i] + by * (x[i] - old[i]), least * x[i]);
-}
-
 // A kernel's own expm1 or log of a multiple of 32 numbers, for accuracy tests.
 void apply(const std::string& kernel, const std::string& function, Vector<double> x,
            Output<double> y) {
@@ -499,16 +488,9 @@ NB_MODULE(_core, m) {
   nb::class_<Side>(m, "Side", "Counts, exposure and zeros of one side of a problem.")
       .def(nb::init<Vector<Index>, Vector<std::int32_t>, Values, Vector<double>, Index,
                     Maybe<Vector<double>>, const std::string&, const std::string&,
-                    Maybe<Vector<double>>, Maybe<Vector<double>>>(),
-           nb::arg("indptr"), nb::arg("indices"), nb::arg("counts"), nb::arg("row_exposure"),
-           nb::arg("n_columns"), nb::arg("column_exposure").none(), nb::arg("link"),
-           nb::arg("noise"), nb::arg("row_dispersion").none(), nb::arg("column_dispersion").none())
-      .def("set_batches", &Side::set_batches, nb::arg("row_batch").none(),
-           nb::arg("column_batch").none(), nb::arg("effects"))
-      .def("set_zeros", &Side::set_zeros, nb::arg("stored_indptr").none(),
-           nb::arg("stored_indices").none(), nb::arg("row_quadratic").none(),
-           nb::arg("column_quadratic").none(), nb::arg("row_linear"), nb::arg("row_quadratics"),
-           nb::arg("column_linear"), nb::arg("column_quadratics"));
+                    Maybe<Vector<double>>, Maybe<Vector<double>>>())
+      .def("set_batches", &Side::set_batches)
+      .def("set_zeros", &Side::set_zeros);
   m.def("run", &run);
   m.def("add_statistics", &add_statistics);
   m.def("mean_sums", &mean_sums);
@@ -517,12 +499,9 @@ NB_MODULE(_core, m) {
   m.def("collect_zeros", &collect_zeros);
   m.def("zero_errors", &zero_errors);
   m.def("add_spectrum", &add_spectrum);
-  m.def("take_canonical", &take_canonical, nb::arg("indptr"), nb::arg("indices"), nb::arg("values"),
-        nb::arg("n_columns"), nb::arg("whole"), nb::arg("out_indices").none(),
-        nb::arg("out_values").none());
+  m.def("take_canonical", &take_canonical);
   m.def("transpose", &transpose);
   m.def("side_residual", &side_residual);
-  m.def("extrapolate", &extrapolate);
   m.def("apply", &apply);
   m.def("runnable_kernels", &runnable_kernels);
   m.def("after_fork", [] { forked = true; });

@@ -338,14 +338,13 @@ class CoordinateRow {
 
   void refresh_gram() {
     const double* gram = evaluator_.zeros().gram();
-    for (int k = 0; k < K_ && !h_.model.exact_zeros; ++k)
-      gram_b_[k] = std::inner_product(gram + k * K_, gram + (k + 1) * K_, b_ + 0, 0.0);
+    for (int k = 0; k < K_ && !h_.model.exact_zeros; ++k) gram_b_[k] = dot(K_, gram + k * K_, b_);
   }
 
   // What the quadratic form of the zero entries adds for the row as a whole (sparse form only).
   double whole_matrix_part() const {
     if (h_.model.exact_zeros) return 0.0;
-    return evaluator_.zeros().linear_at(b_) + std::inner_product(b_ + 0, b_ + K_, gram_b_ + 0, 0.0);
+    return evaluator_.zeros().linear_at(b_) + dot(K_, b_, gram_b_);
   }
 
   // a1 and a2 of the row: coordinate descent has one quadratic for all entries of a row, and stores

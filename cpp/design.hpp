@@ -160,9 +160,12 @@ struct Design {
     const bool sorted = sorts_columns(h), in_batches = !next.empty();
     if (!sorted && !in_batches) return {};
     if (!in_batches) next = {0};
-    std::vector<std::int32_t> found(h.rows.n_columns);
-    for (const std::int32_t j : sorted ? by_level(h) : in_order(h.rows.n_columns))
+    std::vector<std::int32_t> found(h.rows.n_columns), order;
+    if (sorted) order = by_level(h);
+    for (Index p = 0; p < h.rows.n_columns; ++p) {
+      const Index j = sorted ? order[p] : p;
       found[j] = static_cast<std::int32_t>(next[in_batches ? h.rows.batches.column_batch[j] : 0]++);
+    }
     return found;
   }
   void lay_out(const HalfStep& h, Index j) {

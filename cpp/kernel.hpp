@@ -13,6 +13,13 @@ namespace log1pnmf {
 
 using Index = std::int64_t;
 
+// Always inline: one function for all kernels would be compiled for one instruction set.
+__attribute__((always_inline)) inline double dot(int K, const double* x, const double* b) {
+  double sum = 0.0;
+  for (int k = 0; k < K; ++k) sum += x[k] * b[k];
+  return sum;
+}
+
 // Which entries of compressed rows there are.
 struct Pattern {
   const Index* indptr;
@@ -82,11 +89,7 @@ enum class Task { newton, coordinate, evaluate, statistics, means };
 // upper are equal, a coefficient is a constant.
 struct Box {
   const double *lower, *upper, *penalty;  // K each; upper may be inf
-  double cost(int K, const double* b) const {
-    double sum = 0.0;
-    for (int k = 0; k < K; ++k) sum += penalty[k] * b[k];
-    return sum;
-  }
+  double cost(int K, const double* b) const { return dot(K, penalty, b); }
   bool above_zero(int K) const {
     return std::any_of(lower, lower + K, [](double value) { return value > 0.0; });
   }
@@ -136,20 +139,14 @@ struct Programs {
   double* curvature;  // n_rows, out: (x - b)'H(x - b)
 };
 
-// What a pass over all samples of every feature needs. Rows are features here, columns samples.
-struct FeaturePass {
-  Rows rows;
-  Link link;
-  int n_components;
-  const double* start;   // n_rows x K
-  const double* design;  // n_columns x K
-};
+// Below are passes over all samples of every feature: rows are features, columns samples. Of the
+// half-step they use the problem, start and design.
 
 // How well a quadratic in eta approximates the loss over t (expm1(eta) with Poisson noise) at the
 // zero entries of every row with eta below a threshold; with dispersions also phi t em below it. A
 // quadratic is fitted to every row and threshold by least squares, weighted by exposure.
 struct ZeroSurvey {
-  FeaturePass pass;
+  HalfStep pass;
   Index stride;  // only every so many-th sample is used; sums are scaled up
   bool convex;   // with dispersions: no concave part
   int n_thresholds;
@@ -162,7 +159,7 @@ struct ZeroSurvey {
 
 // The zero entries of every row above the row's threshold, and the exposure of the others.
 struct ZeroCollection {
-  FeaturePass pass;
+  HalfStep pass;
   const double* thresholds;          // n_rows
   std::vector<std::int32_t>* found;  // n_rows, out
   double* exposure;                  // n_rows x 2, out: sums of t and t^2 over the zeros below
@@ -171,7 +168,7 @@ struct ZeroCollection {
 // Sum over the zero entries that are not stored of t (loss / t - quadratic), and of its absolute
 // value.
 struct ZeroErrors {
-  FeaturePass pass;
+  HalfStep pass;
   Index stride;  // as in ZeroSurvey
   Pattern stored;
   const double* quadratic;  // n_rows x 3 or x 5
@@ -181,7 +178,7 @@ struct ZeroErrors {
 
 // The means of every row (a feature), condensed: see SpectrumPlan.
 struct Spectrum {
-  FeaturePass pass;
+  HalfStep pass;
   const double* low;  // n_rows: where the first bin begins
   int n_bins;
   double* entries;  // n_rows x n_bins x 8, out: added to what it holds

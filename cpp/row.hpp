@@ -1,8 +1,6 @@
 // One row's loss, gradient and Hessian at given coefficients, in sparse or exact form.
 #pragma once
 
-#include <numeric>
-
 #include "exact_row.hpp"
 #include "mean_sums.hpp"
 

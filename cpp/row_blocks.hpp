@@ -191,8 +191,13 @@ struct Entries {
         readable = 0;  // entries; indices that may be read from the first on (for prefetching)
 };
 
-inline Entries entries_at(const Index* indptr, const std::int32_t* indices, Index n_rows, Index i) {
-  return {indices + indptr[i], indptr[i + 1] - indptr[i], indptr[n_rows] - indptr[i]};
+inline Entries entries_at(const Pattern& all, Index n_rows, Index i) {
+  if (all.indptr == nullptr) return {};
+  const Index from = all.indptr[i];
+  return {all.indices + from, all.indptr[i + 1] - from, all.indptr[n_rows] - from};
+}
+inline Entries counts_at(const Rows& rows, Index i) {
+  return entries_at({rows.indptr, rows.indices}, rows.n_rows, i);
 }
 
 struct Row : Entries {  // the non-zeros
@@ -203,16 +208,8 @@ struct Row : Entries {  // the non-zeros
 };
 
 inline Row row_at(const HalfStep& h, Index i) {
-  const Rows& rows = h.rows;
-  Row row{entries_at(rows.indptr, rows.indices, rows.n_rows, i),
-          i,
-          rows.indptr[i],
-          rows.row_exposure[i],
-          {}};
-  const Pattern& stored = h.zeros.stored;
-  if (stored.indptr != nullptr)
-    row.stored = entries_at(stored.indptr, stored.indices, rows.n_rows, i);
-  return row;
+  return {counts_at(h.rows, i), i, h.rows.indptr[i], h.rows.row_exposure[i],
+          entries_at(h.zeros.stored, h.rows.n_rows, i)};
 }
 
 // Reads n counts, and gives the smallest of them.

@@ -24,12 +24,6 @@ inline int block_size(int K, bool exact) {
 }
 constexpr int kStretch = 64;
 
-inline std::vector<std::int32_t> in_order(Index n) {
-  std::vector<std::int32_t> found(n);
-  std::iota(found.begin(), found.end(), 0);
-  return found;
-}
-
 // Columns by the component that adds most to their etas, and then by how much all of them add, to
 // within a ninth. Means of the rows' coefficients stand behind both; as columns are scaled, those
 // of the design are about as large. So the order, and with it what a row becomes, does not depend

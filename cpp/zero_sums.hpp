@@ -36,21 +36,21 @@ class ZeroSums {
 
   const double* linear() const { return linear_; }
   const double* gram() const { return gram_; }
-  double linear_at(const double* b) const { return dot(linear_, b); }
+  double linear_at(const double* b) const { return dot(K_, linear_, b); }
 
   double at(const double* b) {
-    for (int k = 0; k < K_; ++k) gram_b_[k] = dot(gram_ + k * K_, b);
+    for (int k = 0; k < K_; ++k) gram_b_[k] = dot(K_, gram_ + k * K_, b);
     concave_at_ = 0.0;
     if (design_.rank > 1) {
-      for (int k = 0; k < K_; ++k) concave_b_[k] = dot(concave_ + k * K_, b);
-      concave_at_ = dot(concave_b_, b);
+      for (int k = 0; k < K_; ++k) concave_b_[k] = dot(K_, concave_ + k * K_, b);
+      concave_at_ = dot(K_, concave_b_, b);
     }
-    return dot(linear_, b) + dot(gram_b_, b) + concave_at_;
+    return linear_at(b) + dot(K_, gram_b_, b) + concave_at_;
   }
   double concave_at() const { return concave_at_; }  // at the point of the last call of at()
   double concave_at(const double* d) const {
     double sum = 0.0;
-    for (int k = 0; k < K_; ++k) sum += dot(concave_ + k * K_, d) * d[k];
+    for (int k = 0; k < K_; ++k) sum += dot(K_, concave_ + k * K_, d) * d[k];
     return sum;
   }
 
@@ -98,12 +98,6 @@ class ZeroSums {
     for (int p = 0; p < n; ++p, weights += step, terms += Index{step} * length)
       EACH sum[u] += *weights * load(terms + u * kLanes);
     EACH store(to + u * kLanes, sum[u]);
-  }
-
-  double dot(const double* x, const double* b) const {
-    double sum = 0.0;
-    for (int k = 0; k < K_; ++k) sum += x[k] * b[k];
-    return sum;
   }
 
   int K_;

@@ -29,8 +29,8 @@ struct ZerosScratch final : Plan::Workspace {
 // its beginning to its end.
 class Samples {
  public:
-  explicit Samples(const FeaturePass& pass, Index stride = 1)
-      : rows_(pass.rows), link_(pass.link), start_(pass.start), K_(pass.n_components),
+  explicit Samples(const HalfStep& pass, Index stride = 1)
+      : rows_(pass.rows), link_(pass.model.link), start_(pass.start), K_(pass.n_components),
         stride_(stride), n_((rows_.n_columns + stride - 1) / stride), padded_(round_up(n_, kStep)),
         transposed_(padded_ * K_), exposure_(padded_) {
     for (Index i = 0; i < n_; ++i) {
@@ -81,8 +81,7 @@ class Samples {
     set_exposures(j, to);
     if (link_ == Link::identity) fill<IdentityLink>(j, with_loss, to);
     else fill<ShiftedLogLink>(j, with_loss, to);
-    for (const Entries& left_out :
-         {entries_at(rows_.indptr, rows_.indices, rows_.n_rows, j), stored})
+    for (const Entries& left_out : {counts_at(rows_, j), stored})
       for (Index p = 0; p < left_out.count; ++p)
         if (stride_ == 1 || left_out.indices[p] % stride_ == 0)
           to.measure[left_out.indices[p] / stride_] = -1.0;
@@ -272,7 +271,7 @@ class ZeroSurveyPlan final : public Plan {
     double x[5] = {}, least[5], most[5];
     bounds<N>(known, least, most);
     Fixed fixed;
-    if (N == 5 && s_.pass.link == Link::identity) fixed.set(2, 0.0);
+    if (N == 5 && s_.pass.model.link == Link::identity) fixed.set(2, 0.0);
     for (bool again = true; again;) {
       double A[N][N];
       for (int i = 0; i < N; ++i) {
@@ -329,7 +328,7 @@ class ZeroSurveyPlan final : public Plan {
     Expansion found;
     found.of_eta = scale_of(total, horizontal_sum(sums[1]), horizontal_sum(sums[2]));
     found.of_t = scale_of(total, horizontal_sum(sums[3]), horizontal_sum(sums[4]));
-    const bool identity = s_.pass.link == Link::identity;
+    const bool identity = s_.pass.model.link == Link::identity;
     found.level = identity ? found.of_eta.mean : std::expm1(found.of_eta.mean);
     found.slope = identity ? 1.0 : std::exp(found.of_eta.mean);
     found.curve = identity ? 0.0 : 0.5 * found.slope;
@@ -410,10 +409,7 @@ class ZeroErrorsPlan final : public Plan {
 
   void run_row(Index j, Workspace& workspace) const override {
     auto& at = static_cast<ZerosScratch&>(workspace);
-    Entries stored;
-    if (z_.stored.indptr != nullptr)
-      stored = entries_at(z_.stored.indptr, z_.stored.indices, z_.pass.rows.n_rows, j);
-    samples_.lay_out(j, stored, true, at);
+    samples_.lay_out(j, entries_at(z_.stored, z_.pass.rows.n_rows, j), true, at);
     Polynomial p;
     p.dispersed = samples_.dispersed();
     const int width = p.dispersed ? 5 : 3;
@@ -477,16 +473,13 @@ class ZeroCollectionPlan final : public Plan {
         for (Index e = 0; e < samples_.padded(); e += kLanes)
           add(e, load(at.zeros->measure + e), c_.thresholds[first + r], at.rows[r]);
       }
-    } else {
-      screen(first, n, at);
-    }
+    } else screen(first, n, at);
     for (int r = 0; r < n; ++r) finish(first + r, at.rows[r], *at.zeros);
   }
 
  private:
   void mark_counts(Index j, Scratch::Row& row) const {
-    const Entries counts =
-        entries_at(c_.pass.rows.indptr, c_.pass.rows.indices, c_.pass.rows.n_rows, j);
+    const Entries counts = counts_at(c_.pass.rows, j);
     std::fill(row.counted.begin(), row.counted.end(), std::uint8_t{0});
     for (Index p = 0; p < counts.count; ++p)
       row.counted[counts.indices[p] / kLanes] |=
@@ -526,8 +519,7 @@ class ZeroCollectionPlan final : public Plan {
   // Padding is above no threshold: there eta is 0. The exposure of the others is that of all,
   // without counts and zeros found.
   void finish(Index j, const Scratch::Row& row, ZerosScratch& at) const {
-    const Entries counts =
-        entries_at(c_.pass.rows.indptr, c_.pass.rows.indices, c_.pass.rows.n_rows, j);
+    const Entries counts = counts_at(c_.pass.rows, j);
     const std::int32_t* found = row.found.data();
     const Index n_found = row.end - found;
     c_.found[j].assign(found, found + n_found);
@@ -569,8 +561,7 @@ class SpectrumPlan final : public Plan {
     double *to = s_.entries + j * s_.n_bins * kPowers, *place = at.measure;
     for (Index i = 0; i < s_.pass.rows.n_columns; ++i) place[i] = inside(place[i] - s_.low[j]);
     for (Index i = 0; i < s_.pass.rows.n_columns; ++i) add(to, place[i], 1.0);
-    const Entries counts =
-        entries_at(s_.pass.rows.indptr, s_.pass.rows.indices, s_.pass.rows.n_rows, j);
+    const Entries counts = counts_at(s_.pass.rows, j);
     to = s_.counted + j * s_.n_bins * kPowers;
     double y[kPiece];
     for (Index from = 0; from < counts.count; from += kPiece) {

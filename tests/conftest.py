@@ -141,3 +141,9 @@ def cut(matrix):
         return Chunks(matrix, bounds)
 
     return cut
+
+
+@pytest.fixture(scope="session")
+def three_groups():
+    """Counts of three groups of samples, each with ten features of its own."""
+    return np.random.default_rng(0).poisson(np.kron(np.eye(3), np.full((20, 10), 6.0)) + 0.3)

@@ -9,7 +9,7 @@ BUDGET = json.loads(house.BUDGET.read_text())
 
 
 @pytest.mark.parametrize("measure", [house.sizes, house.walks])
-def test_no_figure_is_above_its_budget(measure, capsys):
+def test_no_figure_is_above_its_budget(measure):
     figures = measure().items()
     above = {name: (figure, BUDGET[name]) for name, figure in figures if figure > BUDGET.get(name, figure)}
     assert above == {}, "make room for what is new; python tools/house.py --write lowers the budget"

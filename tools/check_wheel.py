@@ -47,7 +47,7 @@ LARGEST_WHEEL = 8_000_000
 TESTS = (
     "tests/engines/test_native_engine.py",
     "tests/counts/test_counts.py",
-    "tests/estimator/test_saving.py",
+    "tests/estimator/test_estimator.py",
 )
 FOR_TESTS = ("hypothesis", "mpmath", "pytest")
 

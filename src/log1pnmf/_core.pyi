@@ -137,7 +137,6 @@ def side_residual(
     penalty: _Floats,
     /,
 ) -> float: ...
-def extrapolate(to: _Floats, since: _Floats, by: float, least: float, out: _Floats, /) -> None: ...
 def add_spectrum(
     kernel: str,
     side: Side,

@@ -16,9 +16,10 @@ from log1pnmf import Log1pNMF
 from log1pnmf.analysis import Selection, Setting, select
 from log1pnmf.analysis.grid import Grid, ScoredFit, make_folds
 from log1pnmf.analysis.heldout import heldout_log_likelihood, training_by_sample
-from log1pnmf.analysis.selection import next_numbers
+from log1pnmf.analysis.selection import judge, next_numbers
 from log1pnmf.counts import folds
 from log1pnmf.model.noise import ShiftedLog
+from log1pnmf.model.simulate import simulate
 
 running = import_module("log1pnmf.analysis.select")  # `analysis.select` is the function
 
@@ -125,6 +126,18 @@ def test_the_table_has_the_mean_of_the_folds(found):
     assert (summary["se_difference"] == 0.0).sum() == 1
 
 
+@pytest.mark.filterwarnings("ignore:.* fits have not converged")
+@pytest.mark.parametrize("holdout", ["counts", "samples"])
+def test_what_is_held_out_is_scored_with_the_effects_of_batches_in_training(holdout):
+    drawn = simulate(160, 30, 3, c=1.0, density=0.3, batches=2, batch_spread=1.0, random_state=1)
+    options = {**QUICK, "size_factors": "total", "holdout": holdout, "init": "nndsvd", "max_iter": 20}
+    known, unknown = (
+        np.asarray(select(drawn.counts, [1, 2], 1.0, batch=batch, **options).summary["log_likelihood"])
+        for batch in (drawn.batch, None)
+    )
+    assert (known > unknown).all()
+
+
 def records(scores, settings):
     """Records of made-up scores, (settings, folds, samples)."""
     return [
@@ -205,7 +218,7 @@ def test_a_search_among_few_values_ends_after_two_that_are_clearly_worse():
     assert tried([1, 2, 3, 4, 5, 6], lambda number: -0.1 * abs(number - 2)) == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_is_not_tried_is_named_and_what_is_left_out_of_the_samples(counts):
+def test_what_is_not_tried_is_named_and_what_is_left_out_of_the_samples():
     y = np.tile(simulated(1.0, 2, shape=(45, 60), mean=6.0), (2, 1))
     more = {"size_factors": np.linspace(0.5, 1.5, 90), "batch": np.arange(90) % 2, "max_samples": 60}
     found = select(y, [1, 2, 6, 9, 12], 1.0, **QUICK | more)
@@ -414,3 +427,128 @@ def test_fitted_counts_have_the_likelihood_of_the_fit():
     fit = log1pnmf.fit_log1p_nmf(counts, 2, noise="nb", init="nndsvd", tol=1e-3, n_jobs=1)
     by_sample = training_by_sample(fit, running.Counts.from_any(counts))
     assert by_sample.sum() == pytest.approx(fit.log_likelihood, rel=1e-9)
+
+
+def table(rows, stability=None):
+    """Columns of a summary; rows are (c, K, difference, standard error of it)."""
+    c, numbers, difference, error = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    columns = {"c": c, "n_components": numbers, "l1": np.zeros(len(c)), "noise": ["poisson"] * len(c)}
+    columns |= {"difference": difference, "se_difference": error}
+    if stability is not None:
+        columns |= {"stability": np.array(stability), "se_stability": np.full(len(c), 0.01)}
+    return columns
+
+
+CLEAR = [(1.0, 2, -90.0, 9.0), (1.0, 3, 0.0, 0.0), (1.0, 4, -40.0, 8.0)]
+
+
+def test_a_clear_answer_is_given_with_its_reason():
+    clear = judge(table(CLEAR, [0.7, 0.99, 0.8]))
+    assert clear.setting == Setting(1.0, 3)
+    assert clear.clear
+    assert "K = 4 is 5.0 standard errors behind" in clear.reasons[0]
+    assert "find the same factors (stability 0.99)" in clear.reasons[1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([(1.0, 2, -90.0, 9.0), (1.0, 3, 0.0, 0.0)], "K = 3 predicts best, the largest tried: try larger"),
+        ([(1.0, 2, 0.0, 0.0), (1.0, 3, -90.0, 9.0)], "K = 2 predicts best, the smallest tried: try smaller"),
+        ([(0.1, 3, 0.0, 0.0), (1.0, 3, -90.0, 9.0)], "c = 0.1 predicts best, the smallest tried"),
+        ([(0.1, 3, -90.0, 9.0), (1.0, 3, 0.0, 0.0)], "c = 1 predicts best, the largest tried"),
+    ],
+)
+def test_the_best_at_the_end_of_the_grid_is_no_answer(rows, words):
+    clear = judge(table(rows))
+    assert (clear.setting, clear.clear) == (None, False)
+    assert clear.headline.startswith("The data do not decide")
+    assert words in clear.reasons[0]
+    overdispersed = "compare noise='nb'"  # splits of such counts want ever more factors, and a small c
+    assert (overdispersed in clear.reasons[0]) == ("K = 3" in words or "c = 0.1" in words)
+    assert overdispersed not in judge(table(rows), holdout="samples").reasons[0]
+
+
+def test_where_prediction_keeps_growing_stability_and_size_are_named():
+    rows = table([(1.0, 2, -90.0, 9.0), (1.0, 3, -40.0, 8.0), (1.0, 4, 0.0, 0.0)], [1.0, 0.95, 0.6])
+    rows["smallest_share"] = np.array([0.4, 0.2, 0.012])
+    reason = judge(rows).reasons[0]
+    assert (
+        "K = 3 has stability 0.95, and its smallest factor carries 20.0% of the signal; K = 4 has" in reason
+    )
+    assert "stability 0.60, and its smallest factor carries 1.2%" in reason
+    assert "n_seeds=3 measures it" in judge(rows | {"stability": np.full(3, np.nan)}).reasons[0]
+
+
+def test_an_end_of_what_is_possible_is_an_answer():
+    """There are no fewer factors than one, and there is no larger c than inf."""
+    assert judge(table([(1.0, 1, 0.0, 0.0), (1.0, 2, -90.0, 9.0)])).clear
+    assert judge(table([(1.0, 3, -90.0, 9.0), (math.inf, 3, 0.0, 0.0)])).clear
+
+
+def test_settings_within_error_of_each_other_are_not_told_apart():
+    rows = [(1.0, 2, -90.0, 9.0), (1.0, 3, -4.0, 5.0), (1.0, 4, 0.0, 0.0), (1.0, 5, -30.0, 6.0)]
+    clear = judge(table(rows))
+    assert (clear.setting, clear.clear) == (Setting(1.0, 3), False)  # the simplest
+    assert "do not decide which K is best" in clear.headline
+    assert "K = 3 and 4 predict held-out counts equally well" in clear.reasons[0]
+    at_the_end = judge(table(rows[1:3]), holdout="samples")
+    assert "held-out samples equally well" in at_the_end.reasons[0]
+    assert at_the_end.reasons[0].endswith("; 4 is the largest tried.")
+
+
+def test_fewer_factors_that_are_clearly_more_stable_contradict():
+    clear = judge(table(CLEAR, [0.97, 0.6, 0.5]))
+    assert clear.setting is None
+    assert "contradict" in clear.headline
+    assert "stability 0.60 at K = 3, 0.97 at K = 2" in clear.reasons[-1]
+    hardly = judge(table(CLEAR, [0.69, 0.6, 0.5]))  # within the error of stability
+    assert hardly.setting == Setting(1.0, 3)
+    assert "Some factors change with the seed" in hardly.reasons[-1]
+
+
+SEEDED = {"n_folds": 2, "n_starts": 1, "n_seeds": 3, "tol": 1e-4, "size_factors": "none", "n_jobs": 1}
+
+
+@pytest.fixture(scope="module")
+def blocks():
+    """Three groups of samples, each with features of its own."""
+    rng = np.random.default_rng(0)
+    rates = np.full((60, 45), 0.3)
+    for k in range(3):
+        rates[20 * k : 20 * k + 20, 15 * k : 15 * k + 15] = rng.gamma(4.0, 2.0, size=15)
+    return rng.poisson(rates)
+
+
+@pytest.fixture(scope="module")
+def clear(blocks):
+    return select(blocks, [1, 2, 3, 4], math.inf, **SEEDED)
+
+
+def test_stability_and_likelihood_agree_on_what_is_there(clear):
+    stability = clear.summary["stability"]
+    assert clear.judgement.setting == Setting(math.inf, 3)
+    assert stability[2] > 0.99 > stability[1]
+    assert stability[0] == 1.0  # one factor alone
+    assert np.isnan(stability[3])  # more factors than the choice
+    assert str(clear.judgement) in str(clear)
+
+
+def test_without_seeds_nothing_is_said_about_stability(blocks):
+    plain = select(blocks, [2, 3], math.inf, **{**SEEDED, "n_seeds": 0})
+    assert np.isnan(plain.summary["stability"]).all()
+    assert "stability 0" not in str(plain.judgement)
+    with pytest.raises(ValueError, match="n_seeds must be 0 or at least 2"):
+        select(blocks, [2, 3], math.inf, **{**SEEDED, "n_seeds": 1})
+
+
+def test_stability_does_not_depend_on_how_it_is_run_and_every_fit_is_told_of(blocks, clear):
+    told = []
+    again = select(
+        blocks, [1, 2, 3, 4], math.inf, on_fit=lambda *n: told.append(n), **{**SEEDED, "n_jobs": 2}
+    )
+    np.testing.assert_array_equal(again.agreement, clear.agreement)
+    n_fits = 4 * 2 + 2 * 3  # folds, and seeds of the choice and of one factor fewer
+    assert [done for done, _ in told] == list(range(1, n_fits + 1))
+    assert told[-1] == (n_fits, n_fits)
+    assert again.is_whole

@@ -87,6 +87,12 @@ def test_path_goes_up_and_down_from_fit_to_fit_and_the_best_of_both_ways_is_kept
     np.testing.assert_array_equal(result.table["log_likelihood"], best)
 
 
+def test_a_sweep_has_batches(counts):
+    given = {"init": "nndsvd", "tol": 1e-2, "n_jobs": 1}
+    found = sweep(counts, 2, [1.0, np.inf], batch=np.arange(counts.shape[0]) % 2, **given)
+    assert [fit.batches.n_batches for fit in found.fits] == [2, 2]
+
+
 @pytest.mark.parametrize(
     ("c", "error", "words"),
     [

@@ -16,7 +16,6 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import read_table
 from log1pnmf.counts.text import CountTable
 from log1pnmf.counts.write import write_table
-from log1pnmf.fitting.fit import c_name
 
 RECORD = RunRecord(
     command="log1pnmf fit",
@@ -204,11 +203,6 @@ def test_what_cannot_be_opened(tmp_path, table, fits):
     )
     with pytest.raises(BadFileError, match="pip install -U"):
         RunFolder.open(tmp_path / "out")
-
-
-def test_name_of_c_is_that_number():
-    for c in (1.0, 1e-3, math.inf, 0.1 + 0.2, 123456789.0, 1 / 3):
-        assert float(c_name(c)) == c
 
 
 def test_json_is_json():

@@ -17,20 +17,13 @@ QUICK += ["--set", "tol=1e-4", "--set", "size_factors=none", "--set", "init=nnds
 
 
 @pytest.fixture(scope="module")
-def counts():
-    """Three groups of samples, each with features of its own."""
-    rng = np.random.default_rng(0)
-    return rng.poisson(np.kron(np.eye(3), np.full((20, 10), 6.0)) + 0.3)
-
-
-@pytest.fixture(scope="module")
-def file(counts, tmp_path_factory):
+def file(three_groups, tmp_path_factory):
     path = tmp_path_factory.mktemp("select") / "counts.npz"
-    np.savez(path, counts=counts)
+    np.savez(path, counts=three_groups)
     return path
 
 
-def test_a_folder_with_table_picture_and_what_to_take(call, file, counts, tmp_path):
+def test_a_folder_with_table_picture_and_what_to_take(call, file, three_groups, tmp_path):
     done = call("select", file, "-k", "1-4", "-o", tmp_path / "out", *QUICK)
     assert done.code == 0
     assert "Suggested: c=inf, K=3." in done.out
@@ -42,7 +35,7 @@ def test_a_folder_with_table_picture_and_what_to_take(call, file, counts, tmp_pa
     with open(tmp_path / "out" / "settings.csv", newline="") as table:
         rows = list(csv.DictReader(table))
     given = {"n_folds": 2, "n_seeds": 2, "tol": 1e-4, "n_jobs": 1, "size_factors": "none", "init": "nndsvd"}
-    found = lp.select(counts, [1, 2, 3, 4], math.inf, **given)
+    found = lp.select(three_groups, [1, 2, 3, 4], math.inf, **given)
     assert [float(row["difference"]) for row in rows] == found.summary["difference"].tolist()
     np.testing.assert_array_equal([float(row["stability"]) for row in rows], found.summary["stability"])
     record = json.loads((tmp_path / "out" / "select.json").read_text())

@@ -1,18 +1,25 @@
 """Wherever counts are, the fit is the same; what cannot be streamed is refused by name."""
 
+import errno
 import warnings
+from collections import Counter
+from types import SimpleNamespace
 
 import anndata
 import dask.array
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import sparse
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf._common.arrays import RowFile
 from log1pnmf._common.safe_files import parse_memory
+from log1pnmf.counts import chunks as packed_chunks
 from log1pnmf.counts import open_counts
-from log1pnmf.counts.chunks import is_streamed
+from log1pnmf.counts.chunks import PackedChunks, is_streamed
 from log1pnmf.counts.compress import canonical_rows, compress_sparse
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import survey
@@ -145,7 +152,7 @@ def test_refusals_say_what_to_do(files, matrix, cut):
         fit(open_counts(bad))
 
 
-def test_what_is_in_memory_is_not_streamed_unless_asked(matrix, files):
+def test_what_is_in_memory_is_not_streamed_unless_asked(matrix):
     assert not is_streamed(matrix)
     assert not is_streamed(anndata.AnnData(matrix.toarray()))
     assert is_streamed(open_counts(matrix))
@@ -229,3 +236,106 @@ def test_values_to_look_at_again(bad, kind):
 def test_places_to_look_at_again(indices, indptr):
     assert canonical_rows(rows_of([1.0, 1.0, 1.0], indices), whole=True) is None
     assert canonical_rows(rows_of([1.0, 1.0, 1.0], indptr=indptr), whole=True) is None
+
+
+RNG = np.random.default_rng(0)
+CHUNKS = [sparse.csr_array(RNG.poisson(0.7, (n, 30)).astype(float)) for n in (25, 1, 40, 14)]
+
+
+class Counted:
+    """Chunks that know how often each was asked for."""
+
+    def __init__(self, chunks):
+        self.chunks, self.read = chunks, Counter()
+        self.shape = (sum(one.shape[0] for one in chunks), chunks[0].shape[1])
+
+    def __len__(self):
+        return len(self.chunks)
+
+    def __getitem__(self, index):
+        if not 0 <= index < len(self.chunks):
+            raise IndexError(index)
+        self.read[index] += 1
+        return self.chunks[index]
+
+
+def kept(chunks):
+    counts = [Counts.from_any(one) for one in chunks]
+    shape = (sum(one.n_samples for one in counts), counts[0].n_features)
+    packed = PackedChunks(shape, sum(one.nnz for one in counts), len(counts), None)
+    for index, one in enumerate(counts):
+        assert not packed.complete
+        packed.add(index, one)
+    assert packed.complete
+    return packed, counts
+
+
+def assert_same(found, expected):
+    assert found.shape == expected.shape
+    for side in ("by_row", "by_column"):
+        for part in ("indptr", "indices", "values"):
+            one, other = (getattr(getattr(counts, side), part) for counts in (found, expected))
+            assert one.dtype == other.dtype
+            np.testing.assert_array_equal(one, other)
+
+
+def few_passes(chunks, **more):
+    options = {"c": 1.0, "init": "rank1", "max_iter": 6, "tol": 0.0, "likelihood": "chebyshev", **more}
+    with pytest.warns(UserWarning, match="not converged"):
+        return fit_log1p_nmf(open_counts(chunks), 3, **options)
+
+
+def bits(few_passes):
+    return few_passes.loadings.tobytes(), few_passes.factors.tobytes(), few_passes.objective
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 8), st.floats(0.0, 1.0)), min_size=1, max_size=4),
+    st.sampled_from([1.0, 255.0, 256.0, 65535.0, 65536.0, 2.0**24, 2.0**40, 0.5]),
+    st.integers(0, 2**32 - 1),
+)
+@pytest.mark.filterwarnings("ignore:.*non-integer value")
+def test_a_chunk_comes_back_as_it_was(sizes, largest, seed):
+    rng = np.random.default_rng(seed)
+    chunks = [sparse.csr_array(largest * (rng.random((n, 7)) < share)) for n, share in sizes]
+    for one in chunks:
+        one.data[:] = np.where(rng.random(one.nnz) < 0.5, one.data, 1.0)
+    packed, counts = kept(chunks)
+    for index in (*range(len(counts)), 0):
+        assert_same(packed.read(index), counts[index])
+
+
+@pytest.mark.parametrize("likelihood", ["chebyshev", "adaptive", "exact"])
+def test_packing_saves_reading_and_changes_no_bit(monkeypatch, likelihood):
+    source, again = Counted(CHUNKS), Counted(CHUNKS)
+    packed = few_passes(source, likelihood=likelihood)
+    assert set(source.read.values()) == {3}  # the first look, and two passes
+    monkeypatch.setattr(PackedChunks, "where_it_fits", lambda *_: None)
+    assert bits(few_passes(again, likelihood=likelihood)) == bits(packed)
+    assert min(again.read.values()) > 5
+
+
+def test_a_full_disk_costs_time_and_nothing_else(monkeypatch):
+    expected, source, write = bits(few_passes(Counted(CHUNKS))), Counted(CHUNKS), RowFile.write
+    n_written = iter(range(1000))
+
+    def full(self, start, rows):
+        if rows.dtype == np.uint8 and next(n_written) == 9:  # in the second chunk
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, start, rows)
+
+    monkeypatch.setattr(RowFile, "write", full)
+    assert bits(few_passes(source)) == expected
+    assert next(n_written) > 9
+    assert min(source.read.values()) > 5
+
+
+def test_a_file_is_only_made_where_there_is_room(monkeypatch, tmp_path):
+    def place(nnz, folder=None):
+        return PackedChunks.where_it_fits((10, 10), nnz, 1, folder)
+
+    assert place(1000) is not None
+    monkeypatch.setattr(packed_chunks.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10_000))
+    assert place(1000) is None
+    assert place(400) is not None
+    assert place(400, str(tmp_path / "nothing")) is None

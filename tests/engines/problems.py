@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 
 import numpy as np
 from tests.reference_engine import ReferenceEngine
@@ -10,10 +11,21 @@ from tests.reference_engine import example as plain
 
 from log1pnmf.counts import Counts
 from log1pnmf.engines.native import NativeEngine
+from log1pnmf.engines.registry import has_card
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.noise import POISSON, NegativeBinomial, ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose, quadratic
+
+
+def other_engines(problem, *, without_a_card=True):
+    """The reference, and PyTorch's where that is installed; only zeros are done without a card."""
+    yield ReferenceEngine(problem)
+    if find_spec("triton") is not None and (without_a_card or has_card()):
+        from log1pnmf.engines.torch.engine import TorchEngine
+
+        yield TorchEngine(problem, precision="float64")
+
 
 # ---------- adaptive zeros
 

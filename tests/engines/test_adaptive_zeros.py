@@ -2,14 +2,13 @@
 
 import math
 from dataclasses import replace
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
-from tests.engines.problems import LINKS
+from tests.engines.problems import LINKS, other_engines
 from tests.engines.problems import with_zeros as case
 from tests.reference_engine import ReferenceEngine
 
@@ -17,22 +16,12 @@ from log1pnmf._core import runnable_kernels
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.engines.registry import has_card
 from log1pnmf.fitting.runs import AdaptiveUpdate
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate
 from log1pnmf.model.noise import NegativeBinomial, ShiftedLog
 from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import MOST_BENT, STEEPEST, caps_for, surveyed_every
-
-
-def other_engines(problem, *, without_a_card=True):
-    """The reference, and PyTorch's where that is installed; only zeros are done without a card."""
-    yield ReferenceEngine(problem)
-    if find_spec("triton") is not None and (without_a_card or has_card()):
-        from log1pnmf.engines.torch.engine import TorchEngine
-
-        yield TorchEngine(problem, precision="float64")
 
 
 @given(

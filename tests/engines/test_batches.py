@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.engines.problems import BATCHED as CASES
-from tests.engines.problems import B, K, M, N, batched, point
-from tests.reference_engine import ReferenceEngine, both_sides
+from tests.engines.problems import B, K, M, N, batched, other_engines, point
+from tests.reference_engine import ReferenceEngine
 
 from log1pnmf._core import runnable_kernels
 from log1pnmf.counts import Counts, open_counts
@@ -24,17 +24,18 @@ from log1pnmf.model.zeros import AdaptiveZeros, caps_for, quadratic
 @pytest.mark.parametrize("name", [name for name in CASES if "adaptive" in name])
 def test_zeros_are_surveyed_with_the_exposure_of_their_batch(name):
     problem = CASES[name]
-    native, reference = NativeEngine(problem, 1), ReferenceEngine(problem)
-    caps = caps_for(1e-2, dispersed=problem.noise is not POISSON)
-    ours, theirs = (engine.survey_zeros(*point(), caps) for engine in (native, reference))
-    assert (ours.n_above == theirs.n_above).all()
-    assert ours.error == pytest.approx(theirs.error, rel=0.02, abs=3e-5)  # few zeros: many quadratics fit
-    for (stored, exposure), (same, sums) in [
-        tuple(engine.collect_zeros(*point(), problem.zeros.caps) for engine in (native, reference))
-    ]:
+    native, caps = NativeEngine(problem, 1), caps_for(1e-2, dispersed=problem.noise is not POISSON)
+    found = native.survey_zeros(*point(), caps)
+    stored, exposure = native.collect_zeros(*point(), problem.zeros.caps)
+    for engine in other_engines(problem):
+        expected = engine.survey_zeros(*point(), caps)
+        same, sums = engine.collect_zeros(*point(), problem.zeros.caps)
+        assert (found.n_above == expected.n_above).all()
+        assert found.error == pytest.approx(expected.error, rel=0.02, abs=3e-5)  # many quadratics fit few
         assert (stored.indices == same.indices).all()
         assert exposure == pytest.approx(sums, rel=1e-12)
-    assert native.zero_errors(*point()) == pytest.approx(reference.zero_errors(*point()), rel=1e-6, abs=1e-8)
+        errors = engine.zero_errors(*point())
+        assert native.zero_errors(*point()) == pytest.approx(errors, rel=1e-6, abs=1e-8)
 
 
 # adaptive zeros are left out: they were chosen with the effects
@@ -92,41 +93,6 @@ def test_one_newton_step_of_the_effects_leads_to_their_optimum():
     assert near.next_effects(means) == pytest.approx(best.effects, rel=1e-5)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize(("precision", "close"), [("float64", 1e-9), ("float32", 1e-5)])
-@pytest.mark.parametrize("name", [name for name in CASES if "large" not in name][::3])
-def test_pytorch_gives_what_the_compiled_engine_gives(name, precision, close):
-    from log1pnmf.engines.torch.engine import TorchEngine
-
-    problem, (loadings, factors) = CASES[name], point()
-    native, torch = NativeEngine(problem, 1), TorchEngine(problem, precision=precision)
-    for side, begin, design in both_sides(problem, loadings, factors):
-        start = begin
-        for _ in range(3):  # far away, rows may take more steps in one of them
-            start = native.half_step(side, start, design).values
-        ours, theirs = torch.half_step(side, start, design), native.half_step(side, start, design)
-        assert ours.loss == pytest.approx(theirs.loss, rel=0.1 * close)
-        assert torch.evaluate(side, start, design)[0] == pytest.approx(theirs.loss, rel=0.1 * close)
-        size = np.abs(native.evaluate(side, 0.5 * start, design)[1]).max()
-        np.testing.assert_allclose(ours.gradient, theirs.gradient, atol=close * size)
-        assert torch.evaluate(side, ours.values, design)[0] < theirs.loss
-        if not problem.link.is_identity:  # there a row with one count has many optima
-            # on a card Hessians have three digits, and compiled ones are only close in exact form
-            near = 1e-3 if precision == "float32" or problem.zeros is None else close
-            np.testing.assert_allclose(ours.values, theirs.values, atol=near * theirs.values.max())
-    assert torch.batch_sums(*point()) == pytest.approx(native.batch_sums(*point()), rel=1e-10)
-    errors = native.zero_errors(*point())
-    assert torch.zero_errors(*point()) == pytest.approx(errors, rel=1e-6, abs=1e-8)
-    if "adaptive" in name:
-        caps = caps_for(1e-2, dispersed=problem.noise is not POISSON)
-        found, expected = (engine.survey_zeros(*point(), caps) for engine in (torch, native))
-        assert (found.n_above == expected.n_above).all()
-        assert found.error == pytest.approx(expected.error, rel=0.02, abs=1e-6)
-        stored, exposure = torch.collect_zeros(*point(), problem.zeros.caps)
-        assert (stored.indices == problem.zeros.stored.indices).all()
-        assert exposure == pytest.approx(problem.zeros.exposure, rel=1e-12)
-
-
 def test_engines_without_batches_say_so():
     problem = batched(1.0)
     assert isinstance(make_engine("auto", problem), NativeEngine)
@@ -157,20 +123,3 @@ def test_chunks_add_up_to_the_whole(chunks_of, name):
         for one in (streamed, whole)
     )
     assert ours == pytest.approx(theirs, rel=1e-8)
-
-
-def test_effects_in_the_design_or_beside_it_give_the_same_bits():
-    """Which of the two it is depends on the number of threads: each of them writes the effects anew."""
-    rng = np.random.default_rng(0)
-    counts = Counts.from_any(rng.poisson(0.25, (400, 1500)))
-    batches = Batches(rng.integers(0, 4, 400).astype(np.int32), rng.gamma(20.0, 0.05, (4, 1500)))
-    link = ShiftedLog(1.0)
-    problem = Problem(counts, rng.gamma(5.0, 0.2, 400), link, quadratic(link), batches=batches)
-    loadings, factors = rng.gamma(1.0, 0.3, (400, 5)), rng.gamma(1.0, 0.3, (1500, 5))
-    one, *others = (
-        NativeEngine(problem, threads).half_step(problem.loadings_side, loadings, factors)
-        for threads in (1, 2, 3, 5)
-    )
-    for other in others:
-        np.testing.assert_array_equal(other.values, one.values)
-        assert other.loss == one.loss

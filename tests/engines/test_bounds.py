@@ -10,13 +10,10 @@ from scipy.optimize import minimize
 from tests.reference_engine import ReferenceEngine, both_sides
 from tests.reference_engine import example as example_of
 
-from log1pnmf.counts import open_counts
-from log1pnmf.counts.passes import survey
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.registry import has_card
-from log1pnmf.engines.streaming import StreamingEngine
 from log1pnmf.fitting.solver import solve_side
-from log1pnmf.model.problem import Bounds, Problem
+from log1pnmf.model.problem import Bounds
 
 K = 4
 FORMS = [(1.0, None), (0.1, "chebyshev"), (math.inf, None)]
@@ -134,52 +131,3 @@ def test_numbers_columns_and_entries_are_the_same_bounds():
     ]
     assert np.array_equal(steps[0].values, steps[1].values)
     assert np.array_equal(steps[0].values, steps[2].values)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("c", "kind"), FORMS)
-def test_torch_finds_what_native_finds(c, kind):
-    from log1pnmf.engines.torch.engine import TorchEngine
-
-    problem, loadings, factors = example(c, kind)
-    engines = TorchEngine(problem, precision="float64"), NativeEngine(problem, 1)
-    for seed in range(3):
-        bounds = random_bounds(loadings, seed)
-        start = bounds.clip(loadings)
-        how = {"bounds": bounds, "tol": 1e-12}
-        found = [solve_side(engine, "loadings", start, factors, **how)[0] for engine in engines]
-        check_held(bounds, start, found[0])
-        loss = [engines[1].loss(one, factors) + bounds.cost(one) for one in found]
-        assert loss[0] == pytest.approx(loss[1], rel=1e-8)
-        side = problem.factors_side
-        bounds = random_bounds(factors, seed)
-        step = engines[0].half_step(side, bounds.clip(factors), loadings, bounds=bounds)
-        check_held(bounds, bounds.clip(factors), step.values)
-
-
-def test_streamed_columns_that_are_known_stay():
-    problem, loadings, factors = example(n=20)
-    counts = survey(open_counts(problem.counts.to_scipy().toarray(), memory=4096))
-    streamed = Problem(counts, problem.size_factors, problem.link)
-    engine, native = StreamingEngine(streamed, 1), NativeEngine(problem, 1)
-    known = loadings[:, :2]
-    lower, upper = np.zeros(loadings.shape), np.full(loadings.shape, np.inf)
-    lower[:, :2] = upper[:, :2] = known
-    upper[:, 2] = 1.0
-    bounds = Bounds(lower, upper)
-    start = bounds.clip(loadings)
-    ours = engine.half_step(streamed.loadings_side, start, factors, bounds=bounds)
-    theirs = native.half_step(problem.loadings_side, start, factors, bounds=bounds, with_loss=False)
-    assert np.array_equal(np.asarray(ours.values), theirs.values)
-    of_factors = random_bounds(factors, 5)
-    begin = of_factors.clip(factors)
-    values = begin
-    for _ in range(30):
-        values = engine.half_step(streamed.factors_side, values, start, bounds=of_factors).values
-        check_held(of_factors, begin, values)
-    best, expected = begin, None
-    for _ in range(30):
-        expected = native.half_step(problem.factors_side, best, start, bounds=of_factors)
-        best = expected.values
-    total = [native.loss(start, one) + of_factors.cost(one) for one in (values, best)]
-    assert total[0] == pytest.approx(total[1], rel=1e-7)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from log1pnmf.engines.native import NativeEngine
 from log1pnmf.model.noise import POISSON
 from log1pnmf.model.objective import gradients, negative_log_likelihood
 from log1pnmf.model.problem import Bounds
-from log1pnmf.model.zeros import caps_for
+from log1pnmf.model.zeros import caps_for, quadratic
 
 KERNELS = _core.runnable_kernels()
 
@@ -90,6 +91,12 @@ def test_similar_columns_change_the_steps_and_not_the_optimum():
     assert losses[0] - losses[1] > 0.98 * (losses[0] - losses[2])
 
 
+def effects_in_the_design():
+    """Return a problem whose effects are in the design or beside it: each thread writes them anew."""
+    problem, loadings, factors = sparse_rows("mixed", n=400, m=1500, K=5, batches=4)
+    return replace(problem, zeros=quadratic(problem.link)), loadings, factors
+
+
 LARGE = {
     **{f"{form}": lambda form=form: example(*form, 5, n=700, m=300) for form in FORMS},
     **{
@@ -98,6 +105,7 @@ LARGE = {
     },
     "dispersed": lambda: sparse_rows("mixed", n=400, m=700, dispersed=True),
     "batches": lambda: sparse_rows("similar", n=400, m=700, batches=3),
+    "batches, approximate": effects_in_the_design,
     "adaptive": lambda: (with_zeros(7, n=600, m=400, K=4)[1], *with_zeros(7, n=600, m=400, K=4)[3]),
 }
 """Small work gets one thread."""

@@ -30,7 +30,7 @@ ENGINES = [NativeEngine, ReferenceEngine]
 @pytest.mark.parametrize(("c", "kind"), FORMS)
 @pytest.mark.parametrize(("n_components", "bounded"), [(3, True), (9, False)])
 def test_newton_steps_near_the_optimum_are_those_of_the_reference(c, kind, n_components, bounded):
-    problem, loadings, factors = example(c, kind, n_components, m=150)
+    problem, loadings, factors = example(c, kind, n_components, m=70)
     natives = [NativeEngine(problem, 1, kernel) for kernel in KERNELS]
     penalty = np.linspace(0.0, 0.2, n_components) if bounded else np.zeros(n_components)
     for side, start, design in both_sides(problem, loadings, factors):

@@ -144,21 +144,6 @@ def test_dispersions_of_chunks_are_those_of_the_whole(matrix, cut, c, kind):
     assert streamed.kkt_residual < 1e-3
 
 
-def test_a_fit_with_dispersions_may_be_stopped(cut, tmp_path):
-    """After a renewal it goes on with the same bits, with another number of threads."""
-    path = tmp_path / "checkpoint"
-    more = {"noise": "nb", "max_iter": 17, "tol": 0.0, "init": "rank1"}
-
-    def fitted(**those):
-        return fit_log1p_nmf(cut(3), K, **options(1.0, "adaptive", **more) | those)
-
-    fitted(n_jobs=2, checkpoint=path, callbacks=[lambda iteration: iteration.index == 10])
-    with pytest.warns(ConvergenceWarning):
-        whole, again = fitted(), fitted(resume=path, n_jobs=3)
-    for name in ("loadings", "factors", "dispersion"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(whole, name))
-
-
 @pytest.mark.parametrize("noise", ["poisson", "nb"])
 def test_square_tables_are_fitted_as_others(noise):
     """Their loadings are told from their factors, although both have the same shape."""

@@ -63,6 +63,16 @@ def test_cross_validation_divides_them_among_the_folds():
     np.testing.assert_array_equal(np.sort(seen), np.sort(SIZES))
 
 
+def test_cross_validation_divides_batches_too():
+    """Those who know their effects predict better."""
+    counts, batch = np.where(GROUPS[:, None] == np.arange(12) % 2, 3, 1) * Y, GROUPS
+    model = Log1pNMF(**{**OPTIONS, "tol": 1e-3})
+    known, unknown = (
+        cross_validate(model, counts, cv=2, **more) for more in ({"params": {"batch": batch}}, {})
+    )
+    assert (known["test_score"] > unknown["test_score"]).all()
+
+
 def test_only_one_of_the_two_is_a_conflict_that_scikit_learn_explains():
     model = Log1pNMF(**OPTIONS).set_fit_request(size_factors=False)
     with pytest.raises(ValueError, match=r"(?i)conflicting metadata requests"):

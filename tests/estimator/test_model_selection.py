@@ -8,6 +8,7 @@ from scipy.optimize import brentq
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from log1pnmf import Log1pNMF
 from log1pnmf.analysis import heldout_score
@@ -69,3 +70,12 @@ def test_the_score_of_a_pipeline_is_that_of_its_last_step():
     assert heldout_score(pipeline, y[100:]) == heldout_score(model, y[100:, ::-1])
     with pytest.raises(ValueError, match="test_fraction must be between 0 and 1"):
         heldout_score(model, y, test_fraction=1.0)
+
+
+# The data of these checks are fractions, often with a single feature or sample.
+@pytest.mark.filterwarnings("ignore:counts has .* non-integer value:UserWarning")
+@pytest.mark.filterwarnings("ignore:n_components=2 is more than the 1 that samples:UserWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@parametrize_with_checks([Log1pNMF(n_jobs=1)])
+def test_scikit_learn(estimator, check):
+    check(estimator)

@@ -41,6 +41,7 @@ KINDS = {
     "batches, adaptive": {**BATCH, "likelihood": "adaptive"},
     "batches, dispersions": {**BATCH, "noise": "nb"},
     "batches, streamed": {**BATCH, "engine": "streaming", "max_iter": 6},
+    "dispersions, streamed": {"noise": "nb", "engine": "streaming", "likelihood": "adaptive", "max_iter": 14},
 }
 
 

@@ -82,13 +82,6 @@ def test_objective_never_rises_through_restarts(real_data, c):
         assert fit.log_likelihood == pytest.approx(truth, rel=1e-10)
 
 
-@pytest.mark.parametrize("c", SHIFTS)
-def test_objective_never_rises_without_extrapolation(real_data, c):
-    """Then nothing but the half-steps themselves keeps the law."""
-    counts = some_rows(real_data("pbmc_facs").X, 60)
-    watched(counts, c, 15, row_solver="coordinate", init="random")
-
-
 @pytest.mark.filterwarnings("ignore:not converged")
 def test_a_known_design_with_dispersions(real_data):
     """Steps from a crude start went too far, and dispersions were not numbers."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.settings import Settings
 from log1pnmf.model import objective as loss_module
 from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.objective import (
@@ -21,7 +22,7 @@ from log1pnmf.model.objective import (
     log_likelihood,
     negative_log_likelihood,
 )
-from log1pnmf.model.problem import Bounds, Constraint, Problem
+from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Constraint, Problem
 from log1pnmf.model.zeros import Quadratic, quadratic
 
 SHIFTS = [1e-6, 1e-3, 1.0, 1e8, math.inf]
@@ -144,26 +145,6 @@ def test_impossible_counts_have_no_likelihood():
     assert log_likelihood(counts, loadings, factors, link, size_factors) == -np.inf
 
 
-@pytest.mark.parametrize("c", [1e-6, 1.0, math.inf])
-@pytest.mark.parametrize("kind", [None, "chebyshev", "taylor"])
-def test_gradients_are_finite_differences(c, kind):
-    y, counts, loadings, factors, link, size_factors = example(c, n=4, m=5)
-    problem = Problem(counts, size_factors, link, None if kind is None else quadratic(link, kind))
-    found = gradients(problem, loadings, factors)
-    with mpmath.workdps(50):
-        for side, values in enumerate((loadings, factors)):
-            expected = np.empty_like(values)
-            for where in np.ndindex(*values.shape):
-                h = mpmath.mpf(values[where]) * mpmath.mpf(10) ** -15
-                moved = []
-                for sign in (1, -1):
-                    pair = [loadings.astype(object), factors.astype(object)]
-                    pair[side][where] = mpmath.mpf(values[where]) + sign * h
-                    moved.append(precise_total(y, *pair, link, size_factors, zeros=problem.zeros))
-                expected[where] = float((moved[0] - moved[1]) / (2 * h))
-            np.testing.assert_allclose(found[side], expected, rtol=1e-6, atol=1e-10 * np.abs(expected).max())
-
-
 def test_problem_describes_both_sides():
     y, counts, _, _, _, size_factors = example(3.0)
     problem = Problem(counts, size_factors, ShiftedLog(3.0))
@@ -214,3 +195,62 @@ def test_kkt_residual_projects_at_the_bounds():
     balanced = np.array([[-1.0], [-3.0]])
     assert kkt_residual(loadings, factors, calm[0], balanced, 10.0, constraint=everywhere) == 0.0
     assert kkt_residual(loadings, factors, *calm, 0.0) == 0.0
+
+
+VALUES = np.array([[0.0, 0.5], [2.0, 1.0], [3.0, 0.1]])
+
+
+@pytest.mark.parametrize("penalty", [0.0, 2.0, np.array([0.0, 3.0]), np.arange(6.0).reshape(3, 2)])
+def test_the_cost_is_the_sum_of_penalty_times_value(penalty):
+    assert Bounds(penalty=penalty).cost(VALUES) == pytest.approx(float(np.sum(penalty * VALUES)))
+
+
+@pytest.mark.parametrize("lower", [0.0, 0.2, np.array([0.2, 0.3])])
+@pytest.mark.parametrize("upper", [1.0, math.inf, np.array([1.0, math.inf]), np.full((3, 2), 0.7)])
+def test_clipping_leads_inside_and_changes_nothing_there(lower, upper):
+    bounds = Bounds(lower, upper)
+    inside = bounds.clip(VALUES)
+    assert np.array_equal(inside, np.clip(VALUES, lower, upper))
+    assert np.array_equal(bounds.clip(inside), inside)
+
+
+def test_rows_are_of_a_few_kinds_beside_columns_that_are_known():
+    assert NON_NEGATIVE.kinds == (NON_NEGATIVE, None, ())
+    known = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
+    bounds = Bounds(known, np.where(known > 0.0, known, 1.0))
+    columns, kind, held = bounds.kinds
+    assert kind is None
+    assert held == (0,)
+    assert columns.upper.tolist() == [math.inf, 1.0]
+    again = columns.holding(known, held)
+    assert all(np.array_equal(*pair) for pair in zip(again.tables(2), bounds.tables(2), strict=True))
+    assert bounds.of_rows([2, 0]).lower[:, 0].tolist() == [3.0, 1.0]
+    some = Bounds(known * [1.0, 0.0], np.c_[known[:, 0], [0.0, math.inf, 0.0]])  # known to be 0 in two rows
+    few, kind, held = some.kinds
+    assert held == (0,)
+    assert len(few.upper) == 2
+    assert few.of_rows(kind).upper[:, 1].tolist() == [0.0, math.inf, 0.0]
+
+
+def test_only_columns_without_known_numbers_have_a_free_scale():
+    lower, upper = np.zeros((3, 4)), np.full((3, 4), math.inf)
+    lower[:, 0] = upper[:, 0] = [1.0, 0.0, 1.0]  # known loadings
+    upper[:, 1] = 1.0
+    mask = np.full((5, 4), math.inf)
+    mask[2:, 2] = 0.0  # zero whatever the scale
+    free, largest = Constraint(Bounds(lower, upper), Bounds(0.0, mask)).scales(4)
+    assert free.tolist() == [False, False, True, True]
+    np.testing.assert_array_equal(largest, [math.nan, 1.0, math.nan, math.nan])
+    profile = Bounds(np.eye(5, 4), np.where(np.arange(4) == 3, np.eye(5, 4), math.inf))
+    assert not Constraint(factors=profile).scales(4)[0][3]
+
+
+def test_settings_make_the_constraint():
+    free = Settings(n_components=3).constraint
+    assert free.scale_is_free
+    assert free.cost(VALUES, VALUES) == 0.0
+    penalised = Settings(n_components=3, l1=0.5, c=4.0).constraint
+    assert not penalised.scale_is_free
+    assert penalised.loadings.upper == 1.0
+    assert penalised.factors.penalty.tolist() == [0.0, 2.0, 2.0]  # on the eta scale, alpha = 4
+    assert Constraint().cost(VALUES, VALUES) == 0.0

@@ -100,3 +100,15 @@ def test_size_factors_have_mean_one():
 def test_bad_parameters(options, words):
     with pytest.raises(ValueError, match=words):
         simulate(**{"n_samples": 5, "n_features": 4, "n_components": 2, **options})
+
+
+def test_drawn_batches_have_log_normal_effects_and_one_batch_has_none():
+    effects = simulate(2, 4000, 1, batches=3, batch_spread=0.5).batch_effects
+    assert np.log(effects).sum(axis=0) == pytest.approx(0.0, abs=1e-9)
+    assert np.log(effects).std() == pytest.approx(0.5 * np.sqrt(2.0 / 3.0), rel=0.03)
+    plain, one = simulate(300, 20, 2), simulate(300, 20, 2, batches=1, batch_spread=2.0)
+    assert (plain.counts != one.counts).nnz == 0
+    drawn = simulate(300, 20, 4, density=0.4, batches=2, batch_spread=1.0)
+    found = np.log([drawn.counts[drawn.batch == b].mean(axis=0) for b in (0, 1)])
+    truth = np.log(drawn.batch_effects)
+    assert np.corrcoef(found[0] - found[1], truth[0] - truth[1])[0, 1] > 0.9

@@ -122,13 +122,14 @@ class TestSpread:
         np.testing.assert_allclose(spread([0.1, 0.5, 0.9], 0.2, (0.0, 1.0)), [0.1, 0.5, 0.9])
 
 
-class TestVolcano:
-    @pytest.fixture
-    def fitted(self):
-        counts = np.random.default_rng(0).poisson(np.where(np.eye(3).repeat(12, 0).repeat(5, 1), 6.0, 0.5))
-        model = Log1pNMF(3, init="nndsvd", random_state=0).fit(counts)
-        return model, model.markers(counts)
+@pytest.fixture(scope="module")
+def fitted():
+    counts = np.random.default_rng(0).poisson(np.where(np.eye(3).repeat(12, 0).repeat(5, 1), 6.0, 0.5))
+    model = Log1pNMF(3, init="nndsvd", random_state=0).fit(counts)
+    return model, model.markers(counts)
 
+
+class TestVolcano:
     def test_a_factor_has_the_colour_it_has_in_every_other_plot(self, fitted, figure):
         model, found = fitted
         axes = figure.subplots(1, 4)

@@ -143,11 +143,3 @@ def test_colours_of_categories(adata, figure):
         "b": "#00ff00",
         "c": "#0000ff",
     }
-
-
-def test_a_number_orders_the_samples_and_many_labels_are_refused(adata, ax):
-    pl.structure(adata, np.linspace(0.0, 1.0, 60), ax=ax)  # as few as there could be groups, but a scale
-    assert ax.get_xlabel() == "groupby (samples in its order)"
-    bigger = anndata.concat([adata, adata], index_unique="-", merge="same", uns_merge="same")
-    with pytest.raises(ValueError, match="more than the 60 groups"):
-        pl.structure(bigger, [f"sample {i}" for i in range(120)])

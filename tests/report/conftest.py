@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from log1pnmf import Log1pNMF
-from log1pnmf.pl.canvas import fit_of_arrays
 from log1pnmf.report import write_report
 
 GROUPS = ["plain", "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>"]
@@ -60,12 +59,6 @@ def page(tmp_path_factory, models, about, counts):
     """Path of the report of both models."""
     path = tmp_path_factory.mktemp("report") / "report.html"
     return write_report(path, models, counts=counts, **about)
-
-
-@pytest.fixture(scope="session")
-def fit_of():
-    """Make a fit that has these loadings and factors."""
-    return fit_of_arrays
 
 
 @pytest.fixture

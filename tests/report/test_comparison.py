@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from log1pnmf import fit_log1p_nmf, shares
 from log1pnmf.analysis.groups import Groups
 from log1pnmf.analysis.metrics import match_factors
+from log1pnmf.pl.canvas import fit_of_arrays as fit_of
 from log1pnmf.report import write_report
 from log1pnmf.report.comparison import CLUSTERED, SAME, Measure, compare, same_factors, verdict
 
@@ -59,7 +60,7 @@ class TestStarts:
         assert "Each fit has one start" in headline((2.0, 1.5))
         assert "Each fit has one start" not in headline((2.0, 2.0))
 
-    def test_other_fits_of_a_setting_are_other_starts(self, fit_of):
+    def test_other_fits_of_a_setting_are_other_starts(self):
         rng = np.random.default_rng(0)
         sparse, even = (rng.gamma(shape, size=(40, 3)) for shape in (0.1, 5.0))
         fits = [
@@ -73,7 +74,7 @@ class TestStarts:
         assert "2 at finite c, 1 at c = ∞" in several.starts
 
 
-def test_nearly_the_same_factors_are_said_first_whatever_else_differs(tmp_path, fit_of):
+def test_nearly_the_same_factors_are_said_first_whatever_else_differs(tmp_path):
     """Seed, noise or number of factors, with labels that tell the fits apart."""
     own = (np.arange(40)[:, None] < 20) == (np.arange(16) < 8)
     counts = np.random.default_rng(0).poisson(np.where(own, 8.0, 0.5))
@@ -98,7 +99,7 @@ def test_nearly_the_same_factors_are_said_first_whatever_else_differs(tmp_path, 
     assert "seed 1" in labels[1]
 
 
-def test_pairs_of_several_fits(fit_of):
+def test_pairs_of_several_fits():
     rng = np.random.default_rng(0)
     a, b = rng.gamma(0.3, size=(2, 40, 3))
     fits = [fit_of(one, rng.random((8, 3)), c=1.0) for one in (a, b, a)]
@@ -108,7 +109,7 @@ def test_pairs_of_several_fits(fit_of):
 
 
 @pytest.mark.parametrize(("noise", "words"), [(0.3, "correlate by 0.9"), (2.0, "Of 3 factors, ")])
-def test_two_fits_are_nearly_the_same_from_the_threshold_on(fit_of, noise, words):
+def test_two_fits_are_nearly_the_same_from_the_threshold_on(noise, words):
     rng = np.random.default_rng(0)
     a = rng.gamma(0.3, size=(40, 3))
     fits = [fit_of(one, rng.random((8, 3)), c=1.0) for one in (a, a + noise * a.std() * rng.random(a.shape))]
@@ -126,7 +127,7 @@ def test_two_fits_are_nearly_the_same_from_the_threshold_on(fit_of, noise, words
     sizes=st.tuples(st.integers(1, 6), st.integers(1, 6)),
     grouped=st.booleans(),
 )
-def test_headline_never_contradicts_the_table(fit_of, *, seed, shapes, noise, sizes, grouped):
+def test_headline_never_contradicts_the_table(*, seed, shapes, noise, sizes, grouped):
     rng = np.random.default_rng(seed)
     first = rng.gamma(shapes[0], size=(40, sizes[0]))
     second = rng.gamma(shapes[1], size=(40, sizes[1]))
@@ -159,7 +160,7 @@ def test_headline_never_contradicts_the_table(fit_of, *, seed, shapes, noise, si
     assert grouped or "group" not in f"{said} {found.advice} {found.starts}"
 
 
-def test_no_groups_no_word_about_them(tmp_path, models, counts, about, monkeypatch):
+def test_no_groups_no_word_about_them(tmp_path, models, counts, monkeypatch):
     monkeypatch.setattr("log1pnmf.report.figures.MOST_SAMPLES", 30)
     plain = {"feature_names": [f"f{j}" for j in range(40)]}
     for shown in (models, models[0]):

@@ -16,6 +16,7 @@ from log1pnmf.analysis import diagnose
 from log1pnmf.analysis.groups import Groups
 from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.fitting.ranking import ranking_of
+from log1pnmf.pl.canvas import fit_of_arrays as fit_of
 from log1pnmf.report import document, write_report
 from log1pnmf.report import figures as structure
 from log1pnmf.report import inputs as words
@@ -194,7 +195,7 @@ def test_a_factor_of_all_samples_shows_what_it_is_made_of(tmp_path):
 # ---------------------------------------------------------------- words
 
 
-def test_figures_of_the_comparison(fit_of):
+def test_figures_of_the_comparison():
     eye = np.eye(3).repeat(10, axis=0)
     even = np.full((30, 3), 0.5) + 0.5 * eye  # every sample has all factors
     factors = np.random.default_rng(1).dirichlet(np.ones(8), size=(2, 3))  # all factors carry as much

@@ -17,8 +17,6 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from log1pnmf._core import extrapolate
-
 
 class SupportsArray(Protocol):
     """Anything that NumPy turns into an array: an array, a series, a tensor."""
@@ -228,6 +226,7 @@ def extrapolated(to: Any, since: Any, by: float, least: float) -> Any:
         return (to + by * (to - since)).clip(min=least * to)
     if not isinstance(since, np.ndarray):
         raise TypeError(f"both points must be arrays of one kind, got ndarray and {type(since).__name__}")
-    out = np.empty(to.shape)  # rows one after the other, whatever `to` has
-    extrapolate(to, since, by, least, out)
-    return out
+    out = np.subtract(to, since, out=np.empty(to.shape))  # rows one after the other, whatever `to` has
+    out *= by
+    out += to
+    return np.maximum(out, least * to, out=out)

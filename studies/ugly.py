@@ -1,6 +1,6 @@
 """Is a converged fit converged? Random settings on ugly small tables, each fit continued with ``tol=1e-12``.
 
-``python -m benchmarks.ugly --seeds 0 120`` lists the fits that did not converge, and those whose objective
+``python -m studies.ugly --seeds 0 120`` lists the fits that did not converge, and those whose objective
 fell by more than a millionth when they were continued. Noise is Poisson: a continued fit with dispersions
 finds another prior for them, so that its objective cannot be compared.
 """
@@ -66,7 +66,7 @@ def objective(fit: Fit, counts: np.ndarray) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ugly", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m studies.ugly", description=__doc__)
     parser.add_argument("--seeds", nargs=2, type=int, default=(0, 120))
     parser.add_argument("--engine", default="native")
     arguments = parser.parse_args()
