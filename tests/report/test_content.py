@@ -390,7 +390,7 @@ def test_histogram_bars_cover_all_values():
 
 def test_log_curve_is_straight_where_the_values_fall_by_a_factor():
     x = np.arange(5.0)
-    texts = {"name": "exact", "style": "line-1", "label": "", "y_title": ""}
+    texts = {"likelihood": "exact", "label": "", "y_title": ""}
     chart = log_curve(x, 10.0**-x, level=(0.01, "tol"), **texts)
     points = np.array([point.split(",") for point in chart.lines[0][2][1:].split("L")], dtype=float)
     np.testing.assert_allclose(

@@ -123,22 +123,19 @@ def markers(
 
 
 def _counts_of(fit: Fit, table: CountTable) -> Counts:
-    """Return the counts of the samples and features of a fit, by name where both have names."""
-    matrix, chosen = table.counts.to_scipy(), []
-    sides = (table.sample_names, fit.sample_names), (table.feature_names, fit.feature_names)
-    for what, n, (here, fitted) in zip(("sample", "feature"), matrix.shape, sides, strict=True):
-        if here is None or fitted is None:
-            chosen.append(np.arange(n))
-            continue
-        places, absent, twice = match_names(here.tolist(), fitted.tolist())
-        if absent or twice:
-            lacks, some = "lacks" if absent else "has more than once", absent or twice
-            raise BadFileError(
-                f"{table.source} {lacks} {plural(len(some), what)} of the model (first {some[0]!r}); "
-                "name the file that was fitted"
-            )
-        chosen.append(places)
-    return Counts.from_any(matrix[chosen[0]][:, chosen[1]])
+    """Return the counts of the samples of a fit, by name where both have names."""
+    here, fitted = table.sample_names, fit.sample_names
+    if here is None or fitted is None:
+        return table.counts
+    places, absent, twice = match_names(here.tolist(), fitted.tolist())
+    if absent or twice:
+        lacks, some = "lacks" if absent else "has more than once", absent or twice
+        raise BadFileError(
+            f"{table.source} {lacks} {plural(len(some), 'sample')} of the model (first {some[0]!r}); "
+            "name the file that was fitted"
+        )
+    counts = Counts.from_any(table.counts.to_scipy()[places])
+    return replace(counts, feature_names=table.feature_names)
 
 
 @unfolded

@@ -276,14 +276,12 @@ def caption(ax: Axes, x: str = "", y: str = "", title: str = "", *, size: str = 
         ax.set_title(title, loc="left", fontsize=size, color=INK)
 
 
-def heat_map(ax: Axes, values: np.ndarray, *, cmap: str, limits: tuple[float, float]) -> Any:
+def heat_map(ax: Axes, values: Any, cmap: str, limits: tuple[float, float], *, numbers: bool = True) -> Any:
     """Draw a table as coloured cells, with numbers in them where they fit."""
-    image = ax.imshow(
-        values, cmap=cmap, vmin=limits[0], vmax=limits[1], aspect="auto", interpolation="nearest"
-    )
+    image = ax.imshow(values, cmap, clim=limits, aspect="auto", interpolation="nearest")
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0, colors=INK, labelsize="small")
-    if values.size <= MOST_NUMBERS:
+    if numbers and values.size <= MOST_NUMBERS:
         for (row, column), value in np.ndenumerate(values):
             text = f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 0.995 else f"{value:.0f}"
             red, green, blue, _ = image.cmap(image.norm(value))

@@ -84,7 +84,7 @@ def _draw_similarity(ax: Any, first: Fit, second: Fit, match: FactorMatch) -> No
     """Draw the correlations of all pairs of factors, matched ones on the diagonal."""
     order, matched = match.order(), match.pairs[:, 0]
     rows = np.concatenate((matched, np.setdiff1d(np.arange(first.n_components), matched)))
-    image = canvas.heat_map(ax, match.matrix[np.ix_(rows, order)], cmap="RdBu_r", limits=(-1.0, 1.0))
+    image = canvas.heat_map(ax, match.matrix[np.ix_(rows, order)], "RdBu_r", (-1.0, 1.0))
     canvas.label_columns(ax, [second.factor_labels[k] for k in order])
     ax.set_yticks(range(len(rows)), [first.factor_labels[k] for k in rows])
     caption(ax, second.name, first.name, size="small")

@@ -229,7 +229,7 @@ def _draw_heat_map(fit: Fit, top: dict[int, Any], change: Array, figure: Any) ->
     values = np.maximum(change[features][:, list(top)], 0.0)
     figure = figure_or_new(figure, (1.9 + 0.28 * len(top), 0.7 + 0.135 * len(features)))
     ax = figure.subplots()
-    image = canvas.heat_map(ax, values, cmap="Blues", limits=(0.0, max(float(values.max(initial=0.0)), 1.0)))
+    image = canvas.heat_map(ax, values, "Blues", (0.0, max(float(values.max(initial=0.0)), 1.0)))
     canvas.label_columns(ax, [fit.factor_labels[k] for k in top], above=True)
     ax.set_yticks(range(len(features)), fit.feature_labels[features], fontsize="x-small")
     canvas.color_bar(image, "log2 fold change (0: not more)")

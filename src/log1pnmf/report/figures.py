@@ -105,6 +105,7 @@ LEFT, RIGHT, TOP, BOTTOM = 58.0, WIDTH - 12.0, 12.0, HEIGHT - 40.0  # of the are
 MOST_POINTS = 400  # of a line
 MOST_DOTS = 1500
 MOST_TICKS = 5
+LINES = {"exact": "line-1", "approximate": "line-2", "adaptive": "line-3"}  # classes in the style sheet
 
 Scale = Callable[[Any], Any]
 Tick = tuple[float, str]  # place on an axis, and what is written there
@@ -146,14 +147,7 @@ def histogram(
 
 
 def log_curve(
-    x: Array,
-    y: Array,
-    *,
-    name: str,
-    style: str,
-    label: str,
-    y_title: str,
-    level: tuple[float, str] | None = None,
+    x: Array, y: Array, likelihood: str, *, label: str, y_title: str, level: tuple[float, str] | None = None
 ) -> Chart | None:
     """Draw a curve over iterations on a log scale, and a level to compare with; None without two points."""
     good = np.isfinite(y) & (y > 0.0)
@@ -171,7 +165,7 @@ def log_curve(
         y_title,
         _even_ticks(across, last),
         _power_ticks(up, low, high),
-        lines=[(name, style, "M" + "L".join(_points(across(x[thin]), up(logs[thin]))))],
+        lines=[(likelihood, LINES[likelihood], "M" + "L".join(_points(across(x[thin]), up(logs[thin]))))],
         level=None if level is None else (_round(up(marked[0])), level[1]),
     )
 

@@ -252,26 +252,22 @@ def _charts(fit: Fit) -> list[Chart]:
     """Draw the objective above its final value, and its relative change, by iteration."""
     rows, objective = levelled(fit.history)
     x, kind = fit.history["iteration"][rows].astype(np.float64), str(fit.history["likelihood"][-1])
-    curve: dict[str, Any] = {
-        "name": kind,
-        "style": {"approximate": "line-2", "adaptive": "line-3"}.get(kind, "line-1"),
-    }
     tol = float(fit.settings.tol)
     charts = [
         log_curve(
             x[:-1],
             objective[:-1] - objective[-1],
+            kind,
             label="Objective above its final value, by iteration",
             y_title="above final objective",
-            **curve,
         ),
         log_curve(
             x,
             fit.history["relative_change"][rows],
+            kind,
             label="Relative change of the objective, by iteration, and the tolerance",
             y_title="relative change",
             level=(tol, f"tolerance {tol:.0e}") if tol > 0 else None,
-            **curve,
         ),
     ]
     return [chart for chart in charts if chart is not None]
