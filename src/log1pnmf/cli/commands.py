@@ -390,8 +390,7 @@ def report(
     title: Annotated[str | None, common.output(None, "Title.", show_default="name of the data")] = None,
 ) -> int:
     """Write the report of a run, one HTML file."""
-    screen = Screen()
-    folder = RunFolder.open(run)
+    screen, folder = Screen(), RunFolder.open(run)
     record = replace(folder.record, groupby=groupby or folder.record.groupby)
     labels = None if record.groupby is None else folder.labels(record.groupby)
     path = output or folder.path / REPORT

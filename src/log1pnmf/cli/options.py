@@ -58,26 +58,18 @@ OTHERS = (
 )
 Set = Annotated[list[str] | None, model("NAME=VALUE", OTHERS)]
 
+LAYER = "X, or 'counts' if X has none"
 Layer = Annotated[
-    str | None,
-    data(
-        "NAME",
-        "AnnData layer with the counts; also 'X' or 'raw'.",
-        show_default="X, or 'counts' if X has none",
-    ),
+    str | None, data("NAME", "AnnData layer with the counts; also 'X' or 'raw'.", show_default=LAYER)
 ]
 Transpose = Annotated[bool, data(None, "Rows of the file are features, not samples.", "--transpose")]
 AllowFractions = Annotated[bool, data(None, "Accept values that are not whole numbers.", "--allow-fractions")]
 MinSamples = Annotated[int, data("N", "Remove features that occur in fewer samples.")]
 MinCounts = Annotated[float, data("N", "Remove samples with a lower total count.")]
 MinFeatures = Annotated[int, data("N", "Remove samples with fewer features.")]
-MEMORY = "what is free, at most 200 times the file; 2GB for a streaming fit"
-MaxMemory = Annotated[
-    str | None,
-    data(
-        "SIZE", "Memory that reading may use, such as 8GB; a streaming fit works in it.", show_default=MEMORY
-    ),
-]
+MEMORY = "Memory that reading may use, such as 8GB; a streaming fit works in it."
+FREE = "what is free, at most 200 times the file; 2GB for a streaming fit"
+MaxMemory = Annotated[str | None, data("SIZE", MEMORY, show_default=FREE)]
 Text = Annotated[str | None, data("COLUMN", "Column of a .csv or .tsv with texts; their words are counted.")]
 StopWords = Annotated[
     str | None,
@@ -134,15 +126,9 @@ def parse_c(values: Sequence[str]) -> list[float]:
     return list(dict.fromkeys(numbers))
 
 
+WHICH = "Model to use, if the run has several c."
 WhichModel = Annotated[
-    float | None,
-    model(
-        "C",
-        "Model to use, if the run has several c.",
-        "-c",
-        "--shift",
-        parser=lambda text: parse_c([text])[0],
-    ),
+    float | None, model("C", WHICH, "-c", "--shift", parser=lambda text: parse_c([text])[0])
 ]
 
 

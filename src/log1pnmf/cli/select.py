@@ -38,6 +38,10 @@ from .run_folder import Source, claimed_for_run, write_columns, write_json, writ
 
 SELECT_RECORD, TABLE, PICTURE, STATE = "select.json", "settings.csv", "select.png", "selection.npz"
 SELECT_NAMES = (SELECT_RECORD, TABLE, PICTURE, STATE)
+HELD_OUT = (
+    "counts: hold out a share of every count; samples: hold out whole samples, which also works for "
+    "overdispersed counts."
+)
 
 
 @contextmanager
@@ -77,14 +81,7 @@ def select(
     batch: common.Batch = None,
     reading: Reading,
     solver: SolverOptions,
-    holdout: Annotated[
-        str,
-        common.run(
-            "WHAT",
-            "counts: hold out a share of every count; samples: hold out whole samples, which also works for "
-            "overdispersed counts.",
-        ),
-    ] = HOLDOUTS[0],
+    holdout: Annotated[str, common.run("WHAT", HELD_OUT)] = HOLDOUTS[0],
     folds: Annotated[int, common.run("N", "Number of folds.")] = N_FOLDS,
     seeds: Annotated[int, common.run("N", "Random starts, to measure stability; 0 skips it.")] = N_SEEDS,
     max_samples: Annotated[int, common.run("N", "Use at most N random samples; 0: all.")] = MAX_SAMPLES,

@@ -84,14 +84,11 @@ def embedding(
         raise ValueError("the samples are of several sections, whose positions overlap; use pl.spatial")
     chosen = chosen_factors(fit, factors)
     figure, panels = canvas.panels_in(figure, len(chosen), n_columns, (2.1, 2.15))
-    style = {
-        "s": float(np.clip(12_000.0 / len(places), 0.4, 14.0)) if size is None else size,
-        "linewidths": 0,
-    }
+    size = float(np.clip(12_000.0 / len(places), 0.4, 14.0)) if size is None else size
     for ax, k in zip(panels, chosen, strict=True):
         order = np.argsort(fit.loadings[:, k], kind="stable")
         values, shades = _shades(fit, k)
-        ax.scatter(*places[order].T, c=values[order], rasterized=True, **shades, **style)
+        ax.scatter(*places[order].T, size, values[order], linewidths=0, rasterized=True, **shades)
         caption(ax, title=fit.factor_labels[k], size="small")
         ax.set_aspect("equal", adjustable="datalim")
         ax.axis("off")
