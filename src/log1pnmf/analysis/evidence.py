@@ -90,6 +90,14 @@ class Evidence:
         Samples that were used, and samples of the fit.
     factor_names : tuple of str
         Names of the factors.
+
+    Examples
+    --------
+    >>> from log1pnmf import datasets, fit_log1p_nmf
+    >>> counts = datasets.pancreas().counts[:100, :200]
+    >>> found = evidence(fit_log1p_nmf(counts, 2), counts, n_seeds=2, n_bootstrap=2)
+    >>> found.factor_names, found.bootstrap.tolist(), bool((found.times_noise > 1).all())
+    (('k0', 'k1'), [1.0, 1.0], True)
     """
 
     loss: Array

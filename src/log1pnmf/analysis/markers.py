@@ -103,6 +103,15 @@ class Markers:
         Names of the features.
     factor_names : tuple of str
         Names of the factors.
+
+    Examples
+    --------
+    >>> from log1pnmf import datasets, fit_log1p_nmf
+    >>> cells = datasets.pancreas()
+    >>> counts, names = cells.counts[:100, :200], cells.feature_names[:200]
+    >>> found = markers(fit_log1p_nmf(counts, 2), counts, feature_names=names)
+    >>> found.top("k1", 3), found.table(3)["rank"].tolist()
+    (['ALDOB', 'ANPEP', 'AKR1C1'], [1, 2, 3])
     """
 
     log2_fold_change: Array

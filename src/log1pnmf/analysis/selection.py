@@ -213,6 +213,15 @@ class Selection:
     With negative binomial noise, held-out counts contain little information about c. Values of c with the
     same number of parameters are compared by training log-likelihoods: the score of a setting is lowered by
     what its c loses against the c that fits best.
+
+    Examples
+    --------
+    >>> from log1pnmf import datasets, select
+    >>> found = select(datasets.pancreas().counts[:100, :200], [1, 2, 3], n_folds=2, n_seeds=0)
+    >>> found.best.n_components, found.summary["within_one_se"].tolist()
+    (3, [False, False, True])
+    >>> print(found.judgement.headline)
+    The data do not decide K: the best is at the end of the values tried.
     """
 
     settings: tuple[Setting, ...]

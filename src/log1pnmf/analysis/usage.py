@@ -379,6 +379,14 @@ class Usage:
         Whether units are replicates.
     factor_names : tuple of str
         Names of the factors.
+
+    Examples
+    --------
+    >>> from log1pnmf import datasets, fit_log1p_nmf
+    >>> fit = fit_log1p_nmf(datasets.pancreas().counts[:100, :200], 2)
+    >>> found = usage(fit, np.repeat(["a", "b"], 50), replicate=np.arange(100) // 10)
+    >>> found.comparisons, found.reference, found.difference.shape, found.means.shape
+    (('b',), 'a', (1, 2), (10, 2))
     """
 
     comparisons: tuple[str, ...]

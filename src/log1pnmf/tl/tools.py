@@ -414,6 +414,17 @@ def rename_factors(adata: AnnData, names: Any, *, key: str | None = None, copy: 
     names : sequence of str, or mapping of name or number to str
         Names of all factors, or of some: ``{"k1": "interferon"}``. `log1pnmf.analysis.suggest_names` suggests
         some.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> from log1pnmf.datasets import pancreas
+    >>> from log1pnmf.tl import log1p_nmf
+    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
+    >>> log1p_nmf(adata, 3)
+    >>> rename_factors(adata, {"k1": "acinar"})
+    >>> adata.uns["log1p_nmf"]["factor_names"].tolist()
+    ['k0', 'acinar', 'k2']
     """
     keys = Keys(key)
     fit = fit_from(adata, key, any_samples=True)
@@ -500,6 +511,18 @@ def usage(
     The result is ``uns["log1p_nmf_usage"]`` (``uns[key + "_usage"]``), a dictionary with `table`, a
     data frame with the columns of `log1pnmf.analysis.Usage.table`, `factor_names`, and, with replicates,
     their mean loadings `means` and their groups `unit_groups`.
+
+    Examples
+    --------
+    >>> import anndata, numpy as np
+    >>> from log1pnmf.tl import log1p_nmf
+    >>> adata = anndata.AnnData(np.random.default_rng(0).poisson(2.0, (60, 10)))
+    >>> adata.obs["donor"] = np.repeat([f"d{i}" for i in range(6)], 10)
+    >>> adata.obs["condition"] = np.repeat(["a", "b"], 30)
+    >>> log1p_nmf(adata, 2)
+    >>> usage(adata, "condition", replicate="donor")
+    >>> adata.uns["log1p_nmf_usage"]["table"].shape
+    (2, 12)
     """
     chosen = [covariates] if isinstance(covariates, str) else list(covariates)
     found = compare_groups(
@@ -577,6 +600,17 @@ def select(
     `log1pnmf.analysis.Selection.summary`; `suggested`, a dictionary with the suggested parameters, empty if
     the data do not decide; `judgement`, the same in words, with the reasons; and `holdout`.
     `log1pnmf.pl.select` draws it.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> from log1pnmf.datasets import pancreas
+    >>> adata = anndata.AnnData(pancreas().counts[:120, :300])
+    >>> select(adata, [1, 2, 3], n_folds=2, n_seeds=2, tol=1e-4)
+    >>> adata.uns["log1p_nmf_select"]["table"]["n_components"].tolist()
+    [1, 2, 3]
+    >>> print(adata.uns["log1p_nmf_select"]["judgement"].splitlines()[0])
+    The data do not decide K: the best is at the end of the values tried.
     """
     keys, counts = Keys(key_added), read_counts(adata, layer, chosen_features(adata, mask_var)).counts
     batch = batch_of(adata, batch_key)
