@@ -5,6 +5,7 @@ import re
 import runpy
 from pathlib import Path
 
+from tools.house import words
 from tools.public_names import public_names
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -32,6 +33,13 @@ def test_answers_are_two_clicks_away():
     }
     assert len(answers) > 10
     assert answers <= within(2)
+
+
+def test_pages_are_short():
+    length = words()
+    assert sum(length.values()) <= 35_000
+    assert length["docs/developers/kernel.md"] <= 1_500
+    assert {page: n for page, n in length.items() if "/how-to/" in page and n > 800} == {}
 
 
 def test_former_addresses_lead_on():

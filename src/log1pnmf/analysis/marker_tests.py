@@ -31,7 +31,7 @@ of the way from "no effect" to the estimate: then the statistic is about the sig
 ratio, which is closer to normal than Wald's or the score. Where few samples are without the factor and none
 of them has a count by chance, errors at the estimate are tiny, but this one is not. So the part of the
 sandwich that the noise explains grows as the variance of the noise does. The rest does not grow: it comes
-from samples whose counts vary more than the noise says.
+from samples whose counts vary more than under the noise.
 
 p-values are from Student's distribution with as many degrees of freedom as there are samples beyond factors,
 or fewer for the sandwich, where few samples decide (of a rare factor).
@@ -184,7 +184,7 @@ def estimate_loadings(
             leverage = curvature * forms(factors, factors, packed(inverse[block])).T
             gradient += curvature * (shift[block] @ factors.T)
             scores = weighted_products(gradient**2 / np.maximum(1.0 - leverage, LEAST_SPARE), factors)
-            scores += RIDGE * information * np.eye(k)  # gradients say nothing of what is not identified
+            scores += RIDGE * information * np.eye(k)  # without it what is not identified has no variance
             covariance[block] = inverse[block] @ scores @ inverse[block]
     return EstimatedLoadings(loadings, shift, covariance, inverse if own else None, factors)
 

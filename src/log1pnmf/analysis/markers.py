@@ -448,7 +448,7 @@ def markers(
         loadings, alpha = np.ascontiguousarray(fit.loadings), fit.link.alpha
         how |= {"source": seen, "centred": centred, "shown": show}
         found, reliability = infer_from_fit(fit, problem, loadings, **how)
-        with np.errstate(divide="ignore", invalid="ignore"):  # as far from zero as the test says
+        with np.errstate(divide="ignore", invalid="ignore"):  # with the z of the test
             spread = np.where(found.z > 0.0, found.effect / found.z, found.error)
         shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(fit.n_components)]
     reliability = reliability * np.where(np.isnan(determined), 1.0, determined)
@@ -537,9 +537,9 @@ def _warn_of_errors(reliability: Array, tested: NDArray[np.bool_], names: tuple[
     which = ", ".join(f"{names[k]} ({reliability[k]:.0%})" for k in low)
     warn(
         f"no markers are named of factors whose loadings are mostly error: {which}. The number in brackets "
-        "is the share of what tells the factor's loadings from the others that is not error, or that comes "
-        "back with factors fitted to other samples. More samples, more features, deeper samples or fewer "
-        "factors help",
+        "is the share of a factor's variation, after removing what the other factors explain, that is signal "
+        "rather than estimation error and that factors fitted to other samples reproduce. More samples, more "
+        "features, deeper samples or fewer factors help",
         UserWarning,
     )
 

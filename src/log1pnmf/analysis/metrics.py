@@ -115,8 +115,8 @@ def dominant_factor(source: Any, *, key: str | None = None) -> NDArray[np.object
     """Find the factor that each sample has most of, leaving out those that all samples share.
 
     Each factor is scaled to a largest loading of 1, and the largest loading of a sample counts. Factors whose
-    `shares` are spread evenly over the samples (a standard deviation of at most half of their mean) tell no
-    sample from another and are left out, unless all factors are.
+    `shares` are spread evenly over the samples (a standard deviation of at most half of their mean) do not
+    distinguish samples and are left out, unless all factors do not.
 
     Parameters
     ----------

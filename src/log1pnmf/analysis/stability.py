@@ -16,7 +16,7 @@ from log1pnmf._common.checks import check_absent, check_one_each, check_whole, c
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, or_one
-from log1pnmf.fitting.fit_counts import KNOWN, FitParameters, SampleParameters, checked, fit_counts
+from log1pnmf.fitting.fit_counts import KNOWN, FitParameters, SampleParameters, checked, completed, fit_counts
 from log1pnmf.fitting.settings import GIVEN, Settings
 
 from .grid import ascending_shifts
@@ -101,6 +101,7 @@ class Sweep:
         return cls(ordered, {name: np.array([row[name] for row in rows]) for name in rows[0]})
 
 
+@completed(SampleParameters)
 def sweep(
     counts: Any, n_components: int, c: Sequence[float], **parameters: Unpack[SampleParameters]
 ) -> Sweep:
@@ -116,7 +117,7 @@ def sweep(
     c : sequence of float
         Values of c in any order; may contain inf.
     **parameters : optional
-        Others of `log1pnmf.Log1pNMF`, with the same defaults, except `checkpoint`.
+        Other parameters as in `log1pnmf.Log1pNMF`, with the same defaults.
 
     See Also
     --------
@@ -219,6 +220,7 @@ class ConsensusOptions(FitParameters, total=False):
     min_fits: int
 
 
+@completed(SampleParameters)
 def consensus(
     counts: Any,
     n_components: int | Sequence[int],
@@ -249,7 +251,7 @@ def consensus(
     min_fits : int
         Number of fits in which a programme comes back, at least.
     **parameters : optional
-        Others of `log1pnmf.Log1pNMF`, and `batch`. Size factors are relative to all samples.
+        Other parameters as in `log1pnmf.Log1pNMF`, and `batch`. Size factors are relative to all samples.
 
     Examples
     --------

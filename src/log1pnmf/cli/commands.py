@@ -464,7 +464,7 @@ def align(table: CountTable, fit: Fit, *, zero: bool) -> tuple[Counts, list[str]
                 f"{table.source} has {table.shape[1]} features, but the model {len(fit.factors)}; "
                 "without names on both sides they must be the same"
             )
-        return table.counts, ["no feature names on both sides: columns were taken in their order"]
+        return table.counts, ["no feature names on both sides: columns were matched by their order"]
     chosen, absent, _ = match_names(list(given), list(fitted))
     if len(absent) == len(fitted):
         raise BadFileError(

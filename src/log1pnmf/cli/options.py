@@ -45,7 +45,7 @@ RunPlace = Annotated[Path, argument(metavar="RUN", help="Folder of a run.")]
 
 Components = Annotated[int, model("K", "Number of factors.", "-k", "--components")]
 Numbers = Annotated[str, model("K,K...", "Numbers of factors, such as 1-6,8,10.", "-k", "--components")]
-SHIFT = "Shift of the link: parts multiply at small c and add up at inf. Separate several by commas."
+SHIFT = "Shift of the link: factors multiply at small c and add up at inf. Separate several by commas."
 Shifts = Annotated[list[str], model("C", SHIFT, "-c", "--shift")]
 KIND = "Distribution of the counts: poisson, nb (negative binomial)"
 HELD_OUT = "for overdispersed counts, or auto: the one that predicts held-out counts better."

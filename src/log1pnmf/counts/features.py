@@ -94,7 +94,7 @@ def find_features(
         if twice:
             raise ValueError(
                 f"{len(twice)} of the {len(names)} features of the fit occur twice in {where} (first "
-                f"{twice[0]!r}), so names do not tell which is which; keep one of each, or make names unique "
+                f"{twice[0]!r}), so names do not identify them; keep one of each, or make names unique "
                 "(adata.var_names_make_unique()) before fitting"
             )
     return places

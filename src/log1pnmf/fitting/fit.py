@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -127,7 +127,7 @@ class DataFacts:
 
     @classmethod
     def of(cls, counts: Counts) -> DataFacts:
-        """Look at counts."""
+        """Describe counts."""
         return cls(*counts.shape, counts.nnz, counts.total, counts.n_empty_rows, counts.n_empty_columns)
 
     @property
@@ -537,7 +537,7 @@ class Fit:
 
     @property
     def log_likelihood(self) -> float | None:
-        """Exact, full log-likelihood; None if it was not computed (`messages` say why)."""
+        """Exact, full log-likelihood; None if it was not computed (`messages` have the reason)."""
         return None if self.certificate is None else self.certificate.log_likelihood
 
     @property
@@ -651,7 +651,7 @@ class Fit:
             changed[what] = names
         return replace(self, **changed) if changed else self
 
-    def renamed(self, names: Any) -> Fit:
+    def renamed(self, names: Mapping[Any, str] | Iterable[str]) -> Fit:
         """Return the same fit with other `names` of all factors, or of some: ``{"k1": "interferon"}``."""
         return replace(self, given_factor_names=new_factor_names(self.factor_names, names))
 

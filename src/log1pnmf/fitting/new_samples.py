@@ -36,7 +36,7 @@ MOST_RESIZED, RESIZED_TOL = 50, 1e-9
 
 PRIOR = 2.0
 """Counts of the prior, as a multiple of those that the spread of the training loadings alone suggests
-(`prior_counts`): factors share features, so a count tells less than the draw of one factor would.
+(`prior_counts`): factors share features, so a count has less information than a draw of one factor.
 `studies.new_samples` has what is predicted with others."""
 
 LOOKED_AT = 1000  # new samples that are enough to check predictions and to estimate effects of batches
@@ -214,8 +214,8 @@ def _evenly(n: int) -> NDArray[np.intp]:
 class NewSamples:
     """Samples held against the factors of a fit, which stay as they are.
 
-    Features that are zero in every factor had no count in training; they say nothing about the loadings, no
-    loadings give them a count, and they are left out of everything here. So are those that the new samples
+    Features that are zero in every factor had no count in training. They have no information on the loadings,
+    no loadings give them a count, and they are left out of everything here, as are those that the new samples
     do not have.
     """
 
@@ -251,7 +251,7 @@ class NewSamples:
         """Return the loadings with as much of the mean training sample as the prior is worth counts.
 
         At c = inf that is the mean of their posterior law. Where only a part of a factor's signal is
-        observed, so many counts of a sample tell of it. Of dispersed counts ``y``, each is worth
+        observed, so many counts of a sample have information on it. Of dispersed counts ``y``, each is worth
         ``1 / (1 + phi y)``. A sample without counts has no size, and stays without loadings.
         """
         if not self.prior:

@@ -42,7 +42,7 @@ from .solver import (
     with_exposure,
 )
 
-# ---------- updates of the zeros that are visited
+# ---------- updates of the zeros to evaluate
 
 LARGEST_STORED = 1.0 / 3.0
 """Part of all entries from which visiting all of them costs less than visiting the poor ones."""

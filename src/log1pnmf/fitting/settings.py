@@ -29,7 +29,7 @@ GIVEN = "given"  # stands for what a user gave as arrays
 
 LARGEST_EXACT = 2e8
 """Entries up to which the exact log-likelihood of an approximate fit is computed without being asked for.
-An adaptive fit always knows its own."""
+An adaptive fit always has its own."""
 
 LARGEST_EXACT_ON_CARD = 1e9
 """Entries up to which a card visits every one of them at about the cost of the non-zeros."""
@@ -148,7 +148,7 @@ class Settings:
         return self.size_factors == "fit" and not self.link.is_identity
 
     def resolved(self, engine: str, counts: Counts) -> Settings:
-        """Replace every "auto" by what it stands for, for these counts and a resolved engine."""
+        """Replace every "auto" by the choice for these counts and a resolved engine."""
         here = self._with(engine=engine)
         if self.link.is_identity and self.noise == "poisson":
             return here._with(likelihood="exact")  # at sparse cost

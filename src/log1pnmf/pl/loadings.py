@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -83,13 +84,13 @@ def embedding(
     if found in ("spatial", "X_spatial") and len(sections_of(adata)) > 1:
         raise ValueError("the samples are of several sections, whose positions overlap; use pl.spatial")
     chosen = chosen_factors(fit, factors)
-    figure, panels = canvas.panels_in(figure, len(chosen), n_columns, (2.1, 2.15))
+    figure, panels = canvas.panels_in(figure, len(chosen), n_columns, (1.6, 1.75))
     size = float(np.clip(12_000.0 / len(places), 0.4, 14.0)) if size is None else size
     for ax, k in zip(panels, chosen, strict=True):
         order = np.argsort(fit.loadings[:, k], kind="stable")
         values, shades = _shades(fit, k)
         ax.scatter(*places[order].T, size, values[order], linewidths=0, rasterized=True, **shades)
-        caption(ax, title=fit.factor_labels[k], size="small")
+        caption(ax, title=fit.factor_labels[k])
         ax.set_aspect("equal", adjustable="datalim")
         ax.axis("off")
     return figure
@@ -109,7 +110,7 @@ def spatial(
     factors: Sequence[int | str] | None = None,
     key: str | None = None,
     library_key: str | None = None,
-    image: str = "hires",
+    image: Literal["hires", "lowres", "none"] = "hires",
     size: float = 1.0,
     n_columns: int = 4,
     figure: canvas.OnFigure = None,
@@ -117,7 +118,7 @@ def spatial(
 ) -> Any:
     """Draw the dominant factor and the loadings of each factor in a tissue, over the image of each section.
 
-    `log1pnmf.dominant_factor` tells which factor dominates a sample.
+    The dominant factor is that of `log1pnmf.dominant_factor`.
 
     Parameters
     ----------
@@ -326,7 +327,7 @@ def _differences(
     what = f"slope on {groups[0]}" if is_slope else f"difference to {table['reference'][0]}"
     stable = dict.fromkeys(filter(None, table["relative_to"]))
     against = f" relative to {next(iter(stable))}" if len(stable) == 1 else ""
-    label = f"{what}{against}\n95% interval (filled: adjusted p at most {level:g})"
+    label = f"{fill(what + against, 50)}\n95% interval (filled: adjusted p at most {level:g})"
     caption(ax, label, size="small")
 
 

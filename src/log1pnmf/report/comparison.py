@@ -56,7 +56,7 @@ def same_factors(fits: Sequence[Fit], labels: Sequence[str]) -> str:
     return f"Nearly the same factors: {'; '.join([*pairs, *more])}." if pairs else ""
 
 
-# ---------- two links side by side: parts that multiply against parts that add up, in numbers
+# ---------- two links side by side: factors that multiply against factors that add up, in numbers
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Comparison:
     additive: int
     measures: list[Measure]
     headline: str  # what differs clearly, in words that follow from the measures
-    advice: str  # what to look at
+    advice: str  # what to inspect
     starts: str  # how many starts the differences were compared with
     pairs: list[tuple[int, int, float]]  # factors that correspond, and the correlation of their loadings
 
@@ -199,7 +199,7 @@ def _mean_positive(values: NDArray[np.float64]) -> float:
 
 
 def verdict(measures: list[Measure], name: str) -> tuple[str, str]:
-    """Return a headline that follows from the measures, and what to look at."""
+    """Return a headline that follows from the measures, and what to inspect."""
     by_name = {measure.name: measure for measure in measures}
     per_sample, strongest = by_name["Factors per sample"], by_name["Share of the strongest factor"]
     # 1 where samples clearly mix more factors at finite c, -1 at c = inf; 0 where the two measures disagree

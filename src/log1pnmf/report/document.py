@@ -323,7 +323,7 @@ def _quality(inputs: ReportInput, explained: Sequence[float]) -> str:
 
 
 def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
-    """Return remarks that a reader should know before the pictures; True marks a warning."""
+    """Return remarks that a reader needs before the pictures; True marks a warning."""
     notes: list[tuple[str, bool]] = []
     for label, fit in zip(inputs.labels, inputs.fits, strict=True):
         shown = [text for text in fit.messages if not ABOUT_BATCHES.match(text)]
@@ -465,7 +465,7 @@ def maps_of(source: Any) -> dict[str, list[Section]]:
         places = np.asarray(there["X_umap"], dtype=np.float64)[:, :2] * (1.0, -1.0)
         maps["UMAP"] = [Section("", np.arange(len(places)), places, spacing(places))]
     if "spatial" in there:
-        with contextlib.suppress(ValueError):  # sections that cannot be told apart are not drawn
+        with contextlib.suppress(ValueError):  # without a column of sections nothing is drawn
             maps["In space"] = sections_of(source, image="none")
     return maps
 

@@ -199,7 +199,7 @@ def _features(fit: Fit, k: int, ranking: Ranking, found: Markers | None) -> list
         {
             "name": str(fit.feature_labels[j]),
             "rank": rank,
-            # log2 fold change, with the factor against the rest of the sample's own mixture; the lower end of
+            # log2 fold change, with the factor against more of the sample's other factors; the lower end of
             # its interval, by which features are ranked; both with as many decimals as the other features
             "fold": float(fold[j]),
             "least": float(least[j]),

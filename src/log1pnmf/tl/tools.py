@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import signature
@@ -55,8 +55,8 @@ adata : AnnData
 n_components : int
     Number of factors.
 layer : str, optional
-    Layer with the counts. By default X, or the layer "counts" if X does not hold counts (a log message
-    says so). "raw" takes the features of `adata` from ``adata.raw``; "X" takes X even if it holds
+    Layer with the counts. By default X, or the layer "counts" if X does not hold counts (with a log
+    message). "raw" takes the features of `adata` from ``adata.raw``; "X" takes X even if it holds
     fractions, such as expected counts.
 mask_var : str or array of bool, optional
     Features to use: a column of `var`, such as "highly_variable", or one value for each feature;
@@ -188,6 +188,7 @@ def log1p_nmf(
         adata.uns[keys.uns][OBS_COLUMNS] = np.array(columns, dtype=object)
 
 
+@completed(FitParameters)
 @tool
 def sweep(
     adata: AnnData,
@@ -223,6 +224,7 @@ def sweep(
     adata.uns[SWEEP] = table
 
 
+@completed(ConsensusOptions, find_consensus)
 @tool
 def consensus(
     adata: AnnData,
@@ -248,7 +250,7 @@ def consensus(
     groupby : str, optional
         Column of `obs` with the donor of each sample; each donor is fitted on its own.
     **options : optional
-        `c` and others of `log1pnmf.analysis.consensus`.
+        Other parameters as in `log1pnmf.analysis.consensus`.
     """
     keys, chosen = Keys(key_added), read_counts(adata, layer, chosen_features(adata, mask_var, layer))
     groups, batch = labels_of(adata, groupby), batch_of(adata, batch_key)
@@ -403,7 +405,9 @@ def programs(source: Any, *, key: str | None = None) -> AnnData:
 
 
 @tool
-def rename_factors(adata: AnnData, names: Any, *, key: str | None = None, copy: bool = False) -> None:
+def rename_factors(
+    adata: AnnData, names: Mapping[Any, str] | Iterable[str], *, key: str | None = None, copy: bool = False
+) -> None:
     """Rename factors; every table, plot and report of `adata` then uses these names.
 
     Parameters
@@ -446,6 +450,7 @@ def rename_factors(adata: AnnData, names: Any, *, key: str | None = None, copy: 
         adata.uns[keys.uns][OBS_COLUMNS] = np.array(after, dtype=object)
 
 
+@completed(MarkerOptions, find_markers)
 @tool
 def markers(
     adata: AnnData,
@@ -464,7 +469,7 @@ def markers(
         Number of features in the table for each factor: the first of those that rise significantly. None
         takes all features, significant or not, which takes much room.
     **options : optional
-        `errors`, `split`, `max_samples`, `n_jobs` and `verbose` of `log1pnmf.analysis.markers`.
+        Other parameters as in `log1pnmf.analysis.markers`.
 
     Notes
     -----
@@ -479,6 +484,7 @@ def markers(
     adata.uns[Keys(key).markers] = {"table": as_frame(found.table(n_top)), **found.kept()}
 
 
+@completed(UsageOptions, compare_groups)
 @tool
 def usage(
     adata: AnnData,
@@ -504,7 +510,7 @@ def usage(
     covariates : str or sequence of str
         Columns of `obs` with covariates to adjust for: numbers or labels.
     **options : optional
-        `reference`, `interaction`, `relative_to` and `numeric` of `log1pnmf.analysis.usage`.
+        Other parameters as in `log1pnmf.analysis.usage`.
 
     Notes
     -----
@@ -536,6 +542,7 @@ def usage(
     adata.uns[Keys(key).usage] = {"table": as_frame(found.table()), "groupby": groupby, **found.kept()}
 
 
+@completed(EvidenceOptions, find_evidence)
 @tool
 def evidence(
     adata: AnnData,
@@ -552,7 +559,7 @@ def evidence(
     adata : AnnData
         Data with a fit by `log1p_nmf`, and the same samples as in the fit, in any order.
     **options : optional
-        `n_seeds`, `n_bootstrap`, `max_samples`, `n_jobs` and others of `log1pnmf.analysis.evidence`.
+        Other parameters as in `log1pnmf.analysis.evidence`.
 
     Notes
     -----
@@ -567,6 +574,7 @@ def evidence(
     adata.uns[Keys(key).evidence] = {**found.kept(), "table": as_frame(found.table())}
 
 
+@completed(SelectOptions, compare_settings)
 @tool
 def select(
     adata: AnnData,
@@ -592,7 +600,7 @@ def select(
     key_added : str, optional
         Name of the result, which is then ``uns[key_added + "_select"]``.
     **options : optional
-        `holdout`, `n_seeds`, `n_jobs`, `verbose`, `resume` and others of `log1pnmf.select`.
+        Other parameters as in `log1pnmf.select`.
 
     Notes
     -----
@@ -714,7 +722,7 @@ def chosen_features(adata: Any, mask_var: Any, layer: str | None = None) -> NDAr
 def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> ChosenCounts:
     """Read the counts of some features.
 
-    `layer`: none takes X, or ``layers["counts"]`` if X does not hold counts (then a log message says so), and
+    `layer`: none takes X, or ``layers["counts"]`` if X does not hold counts (with a log message), and
     refuses fractions. "X" takes X as it is, "raw" takes ``adata.raw``.
     """
     matrix = _matrix(adata, layer, positions)
@@ -730,7 +738,7 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> C
     if fractions:
         places = [*map(repr, adata.layers), *(["'raw' (adata.raw)"] if adata.raw is not None else [])]
         raise ValueError(
-            "adata.X holds values that are not whole numbers: it looks normalised or log-transformed, not "
+            "adata.X holds values that are not whole numbers: it seems normalised or log-transformed, not "
             f"counted; pass layer= with the counts (adata has: {', '.join(places) or 'no layer, no raw'}), "
             "or layer='X' where they are expected counts"
         )
