@@ -64,8 +64,8 @@ class Markers:
     Parameters
     ----------
     log2_fold_change, score : ndarray
-        How much more of the feature a typical sample with the factor has than with the rest of its own
-        mixture in its place, and the lower end of its interval, by which features are ranked; see
+        How much more of the feature a typical sample with the factor has than with more of its other
+        factors instead, and the lower end of its interval, by which features are ranked; see
         `log1pnmf.analysis.top_features`.
     effect, error : ndarray
         The same change on the link scale, of ``alpha_c log(1 + rate / c)``, by maximum likelihood given the
@@ -404,8 +404,8 @@ def markers(
     not come back in the other half, or are mostly error (see `Markers.reliability`).
 
     With totals or fitted size factors, a factor that raises many features makes all others seem to fall. So
-    size factors are found again from features that do not move (see `Markers.unmoved`), and tests are of the
-    fit that a few iterations lead to with these; size factors of the user's are taken as right.
+    size factors are found again from features that do not change (see `Markers.unmoved`), a few iterations
+    adapt the fit to them, and the tests are of that fit. Size factors that you pass are taken as right.
 
     Examples
     --------

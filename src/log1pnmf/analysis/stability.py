@@ -233,9 +233,9 @@ def consensus(
 ) -> Consensus:
     """Find the factors that come back over numbers of factors and donors, and fit a model that has them.
 
-    Every number of factors is fitted to every group, and the factors of all fits are joined into programmes
-    by average linkage; those that do not come back are outliers. The final fit to all samples starts from the
-    median of each programme, first with fixed factors to find loadings, then free.
+    Every number of factors is fitted to every group. Average linkage clusters the factors of all fits into
+    programmes; those that do not come back are outliers. The final fit to all samples starts from the median
+    of each programme, first with fixed factors to find loadings, then free.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ loading of every replicate (in every group, where a replicate has samples in sev
 **Relative to what?** Size factors are totals, or estimated from the same counts: a factor that rises takes
 its share from all others, which seem to fall. Counts determine proportions only. A common change of all
 size factors by a factor of e changes the mean loading of factor k by a known amount, its response D_k (at
-c = inf the mean loading itself). So we look for the change h of size factors that leaves most of the counts
+c = inf the mean loading itself). So we find the change h of size factors that leaves most of the counts
 alone: the mode of ``-difference / D`` over factors, each weighted by the share of the counts that it carries.
 Factors that agree with it are the reference, and every factor is tested relative to their mean change
 (methods for compositions do the same with log ratios: ANCOM-BC, LinDA).

@@ -384,7 +384,7 @@ def _tell(options: RunOptions, screen: Screen, done: RunWriter, problems: Mappin
     if target is not None and str(target) not in problems:
         screen.wrote(target)
     if options.report and REPORT not in problems:
-        screen.say("look at ", (str(place / REPORT), "bold"))
+        screen.say("open ", (str(place / REPORT), "bold"))
     which = f" -c {c_name(done.fits[0].c)}" if len(done.fits) > 1 else ""
     screen.say("then:")
     screen.say(f"  log1pnmf markers {place}{which}")

@@ -103,7 +103,7 @@ def element_io() -> Any:
 
 
 def read_anndata(path: Path, layer: str | None, limit: MemoryLimit) -> RawTable:
-    """Read the layer asked for (without one, X or the counts that stand in for it), names and obs."""
+    """Read the layer asked for (without one, X or the layer "counts"), names and obs."""
     read = element_io().read_elem
     notes: tuple[str, ...] = ()
     with open_store(path, limit) as store:

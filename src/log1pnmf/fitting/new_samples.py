@@ -373,7 +373,7 @@ class NewSamples:
         return replace(self, size_factors=problem.size_factors)
 
     def solve(self) -> tuple[Array, bool]:
-        """Find the loadings, bounded as in the fit; all zeros are visited, unless it was approximate."""
+        """Find the loadings, bounded as in the fit; all zeros are evaluated, unless it was approximate."""
         fit, settings = self._bounded, self.fit.settings
         typical, bounds = fit.loadings.mean(axis=0), self._known_bounds
         start = np.tile(np.maximum(typical, 1e-3 * typical.max()), (self.counts.n_samples, 1))

@@ -32,7 +32,7 @@ LARGEST_EXACT = 2e8
 An adaptive fit always has its own."""
 
 LARGEST_EXACT_ON_CARD = 1e9
-"""Entries up to which a card visits every one of them at about the cost of the non-zeros."""
+"""Entries up to which a card evaluates every one of them at about the cost of the non-zeros."""
 
 SMALLEST_C, LARGEST_C = 1e-9, 1e12  # beyond that double precision does not hold the model
 
@@ -157,7 +157,7 @@ class Settings:
         return here._with(likelihood="adaptive" if here.why_exact(counts) is None else "exact")
 
     def why_exact(self, counts: Counts) -> str | None:
-        """Describe why "auto" visits every zero of `counts`; None where it does not. Of a resolved engine."""
+        """Describe why "auto" evaluates every zero; None where it does not. Of a resolved engine."""
         entries = math.prod(counts.shape)
         if self.row_solver == "coordinate":
             return "coordinate descent has no adaptive form"
@@ -170,13 +170,13 @@ class Settings:
         return None
 
     def begins_adaptive(self, counts: Counts) -> bool:
-        """Whether an exact fit of `counts` visits few zeros until it has converged: where "auto" would."""
+        """Whether an exact fit of `counts` evaluates few zeros until it has converged: where "auto" would."""
         cheap = self.link.is_identity and self.noise == "poisson"
         return self.likelihood == "exact" and not cheap and self.why_exact(counts) is None
 
     @property
     def zeros(self) -> Quadratic | None:
-        """What replaces ``expm1`` at zero counts at first; None visits them. Of resolved settings."""
+        """What replaces ``expm1`` at zero counts at first; None evaluates them. Of resolved settings."""
         return quadratic(self.link, self.likelihood) if self.likelihood in QUADRATICS else None
 
     @property

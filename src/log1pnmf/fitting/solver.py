@@ -197,7 +197,7 @@ def engine_at(engine: Engine, effects: Array | None) -> Engine:
 def next_effects(engine: Engine, point: Point, sums: Array | None) -> Array:
     """Return effects that lower the objective of an engine's problem; their sums may be known."""
     problem, at = engine.problem, (point.loadings, point.factors)
-    if not problem.noise.zero_loss_is_mean:  # every step visits all entries
+    if not problem.noise.zero_loss_is_mean:  # every step evaluates all entries
         return update_effects(problem, *at, dispersed=engine.dispersed_sums, n_steps=1)[0].effects
     means = engine.batch_sums(*at) if sums is None else sums
     near = engine.next_effects(means)

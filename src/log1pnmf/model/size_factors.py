@@ -7,7 +7,7 @@ around the same mean for all samples: **depth does not depend on the factor**. T
 that all factors have the same total, which is why they can be wrong.
 
 Loadings move along with the sizes: in turns with them sizes would hardly move. For the same reason the sizes
-of all samples of a programme move along with its rates, see `levelled`.
+of all samples of a factor move along with its rates, see `levelled`.
 
 Sizes scaled by a number are a c divided by it. So their sum stays what it was.
 """
@@ -39,7 +39,7 @@ would end a step after a fraction of it, and the others would move as if it had 
 LEAST_BEND = 0.01  # part of the curvature in a size that is believed to remain when loadings make up for it
 SHORTER, WHOLE = (1.0, 0.3, 0.05), (1.0, 0.3, 0.1, 0.03, 0.01)
 """Parts of a step that are tried for each sample, and then for all of them together."""
-LEVELS = (0.5, 0.1)  # parts of the way on which programmes are levelled
+LEVELS = (0.5, 0.1)  # parts of the way on which totals of factors are made alike
 LEVEL, FARTHEST = 0.01, 5.0  # logarithms of levels that are as good as 0, and how far they are believed
 LARGE = 30.0  # from here on ``expm1(x)`` is ``exp(x)``
 LEVEL_STEPS = 30
@@ -109,9 +109,9 @@ def resized(
 def update_size_factors(
     problem: Problem, loadings: Array, factors: Array, constraint: Constraint = FREE
 ) -> SizeUpdate:
-    """Move the sizes of all samples of a programme along with its rates, and then as `resized` does.
+    """Move the sizes of all samples of a factor along with its rates, and then as `resized` does.
 
-    Samples that have one programme alone fit as well with half the sizes and twice the rates. So the prior
+    Samples that have one factor alone fit as well with half the sizes and twice the rates. So the prior
     alone decides how far to go. Mixed samples do not fit as well, so the step is a part of that.
     """
     bounds, before = constraint.loadings, problem.size_factors
