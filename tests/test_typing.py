@@ -108,12 +108,6 @@ def test_signatures_show_every_parameter():
                 assert inspect.Parameter.VAR_KEYWORD not in kinds or method == "columns", (name, method)
 
 
-def test_defaults_in_completed_signatures_are_those_of_the_function():
-    shown = inspect.signature(lp.tl.select).parameters
-    assert shown["tol"].default == inspect.signature(lp.select).parameters["tol"].default != lp.Settings.tol
-    assert (shown["n_seeds"].default, inspect.signature(lp.sweep).parameters["tol"].default) == (3, 1e-9)
-
-
 @pytest.mark.parametrize(
     ("function", "options", "others"),
     [

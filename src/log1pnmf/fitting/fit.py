@@ -658,16 +658,7 @@ class Fit:
     # ---------------------------------------------------------------- keeping
 
     def save(self, path: StrPath) -> None:
-        """Write the fit to `path`, a file in npz format, without pickle and atomically; no ending is added.
-
-        >>> import os, tempfile
-        >>> from log1pnmf import fit_log1p_nmf
-        >>> fit = fit_log1p_nmf([[1, 0, 3], [2, 5, 0]], 1)
-        >>> path = os.path.join(tempfile.mkdtemp(), "fit.npz")
-        >>> fit.save(path)
-        >>> bool((Fit.load(path).loadings == fit.loadings).all())
-        True
-        """
+        """Write the fit to `path`, an npz file, without pickle and atomically; no ending is added."""
         write_archive(path, *self.to_parts())
 
     @classmethod

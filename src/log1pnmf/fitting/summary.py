@@ -199,7 +199,8 @@ def model_facts(fit: Fit) -> Iterator[tuple[str, str]]:
     """Name and describe what was fitted, for the summary and the report."""
     settings = fit.settings
     formula = "rate" if fit.link.is_identity else f"{fit.link.alpha:g} * log(1 + rate / {c_name(fit.c)})"
-    yield "link", f"{link_in_words(fit.c)}: {formula.removeprefix('1 * ')} = sum of the factors"
+    formula = formula.removeprefix("1 * ").replace(" / 1)", ")")
+    yield "link", f"{link_in_words(fit.c)}: {formula} = sum of the factors"
     yield "noise", _noise(fit)
     about = f" (zeros_tol {settings.zeros_tol:g})" if settings.likelihood == "adaptive" else ""
     yield "likelihood", settings.likelihood + about

@@ -66,16 +66,11 @@ class ShiftedLog:
     is_identity : bool
         Whether the link is the identity.
     alpha : float
-        The factor between the link scale and the eta scale: ``max(1, c)``, 1 for the identity.
+        The link scale over the eta scale, on which fits are computed: ``max(1, c)``, 1 for the identity.
     exposure_scale : float
         What multiplies the size factors in the exposure ``t``: ``c``, 1 for the identity.
     name : str
         What engines call it: "identity" or "shifted_log".
-
-    Notes
-    -----
-    Three scales are in use: the rate ``lam``, the link scale ``b = link(lam)`` that users see, and
-    ``eta = b / alpha`` on which everything is computed.
     """
 
     c: float
