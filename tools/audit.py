@@ -24,7 +24,7 @@ def main() -> int:
     holes = [(package["name"], package["version"], hole) for package in asked for hole in package["vulns"]]
     for name, version, hole in holes:
         print(
-            f"{name} {version}: {hole['id']}, mended in {', '.join(hole['fix_versions']) or 'no version yet'}"
+            f"{name} {version}: {hole['id']}, fixed in {', '.join(hole['fix_versions']) or 'no version yet'}"
         )
     print(f"{len(asked)} of {len(packages)} packages looked up, {len(holes)} holes")
     if 2 * len(asked) < len(packages) or not packages:

@@ -143,7 +143,7 @@ def _study(name: str, content: dict[str, Any], results: Path, base: Path) -> lis
     for claim in content["claims"]:
         cells = [claim["claim"], claim["paper"], claim["ours"], words[claim["agrees"]], claim["spread"]]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    lines.append("")
+    lines += ["", "<details><summary>Figures, tables and notes</summary>", ""]
     for part in content["parts"]:
         if part["kind"] == "note":
             lines += [part["text"], ""]
@@ -157,7 +157,7 @@ def _study(name: str, content: dict[str, Any], results: Path, base: Path) -> lis
                 f"{part['caption']} See [{part['file']}]({_relative(results, base)}/{part['file']}).",
                 "",
             ]
-    return lines
+    return [*lines, "</details>", ""]
 
 
 def _relative(results: Path, base: Path) -> str:
