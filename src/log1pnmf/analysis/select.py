@@ -209,8 +209,8 @@ def select(
         raise ValueError("dispersion must be 'feature' or 'shared' here: every fold finds its own")
     batches = None
     if batch is not None:
-        strength, totals = settings.batch_strength, settings.size_factors == "total"
-        batches = Batches.of(batch, everything.shape, strength, by_counts=totals).of_samples(rows)
+        totals = settings.size_factors == "total"
+        batches = Batches.of(batch, everything.shape, by_counts=totals).of_samples(rows)
         batches = batches if batches.n_batches > 1 else None  # one is none
     engine = resolve_engine(settings.engine, data, max(grid.n_components))
     settings = replace(settings, engine=engine)

@@ -75,7 +75,6 @@ class FoldParameters(TypedDict, total=False):
     likelihood: LikelihoodKind
     zeros_tol: float
     dispersion: DispersionKind | float | Numbers
-    batch_strength: float
     init: InitKind | tuple[Any, Any] | Fit
     row_solver: RowSolver
     max_iter: int
@@ -518,7 +517,7 @@ def _problem(
 
 def _batches(batch: Any, asked: Settings, counts: Counts, before: Fit | None) -> Batches:
     """Return the batches with which a fit begins; their effects are those of an earlier fit, or 1."""
-    own = Batches.of(batch, counts.shape, asked.batch_strength, by_counts=asked.size_factors == "total")
+    own = Batches.of(batch, counts.shape, by_counts=asked.size_factors == "total")
     known = None if before is None else before.batches
     if known is not None and known.names == own.names and known.effects.shape == own.effects.shape:
         return replace(own, effects=known.effects)

@@ -21,7 +21,7 @@ from log1pnmf.counts.splitting import split_counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import as_counts, make_engine
 from log1pnmf.model.batch_effects import mean_sums
-from log1pnmf.model.batches import OTHER, Batches
+from log1pnmf.model.batches import OTHER, STRENGTH, Batches
 from log1pnmf.model.predict import BLOCK_ENTRIES, score_parts
 from log1pnmf.model.problem import KINDS, Array, Bounds, Problem, SizePrior
 from log1pnmf.model.size_factors import WEIGHT, resized
@@ -457,7 +457,7 @@ def new_batches(fit: Fit, batch: Any, n_samples: int) -> Batches | None:
     known = fit.batches
     if known is None:
         empty = np.zeros(0, dtype=np.int32)
-        known = Batches(empty, np.ones((0, len(fit.factors))), fit.settings.batch_strength)
+        known = Batches(empty, np.ones((0, len(fit.factors))), STRENGTH)
     labels = [batch or OTHER] * n_samples if batch is None or isinstance(batch, str) else batch
     return known.for_samples(labels, n_samples)
 

@@ -47,7 +47,7 @@ CHOICES = {
 }
 OTHERWISE = {"dispersion": "an array"}
 WHOLE = ("n_components", "n_init", "max_iter")
-NUMBERS = ("l1", "mask_penalty", "tol", "zeros_tol", "batch_strength")
+NUMBERS = ("l1", "mask_penalty", "tol", "zeros_tol")
 
 SMALL, DENSE = 2e6, 0.25
 """Entries up to which, and part of them that is not zero from which, visiting all of them costs little."""
@@ -68,7 +68,6 @@ class Settings:
     size_factors: str = "total"
     noise: str = "poisson"
     dispersion: str = "feature"
-    batch_strength: float = 10.0
     init: str = "auto"
     n_init: int = 1
     l1: float = 0.0
@@ -99,11 +98,6 @@ class Settings:
             raise ValueError(
                 "likelihood='adaptive' needs row_solver='newton', got 'coordinate', the paper's solver; use "
                 "likelihood='exact', 'chebyshev' or 'taylor' with it"
-            )
-        if self.batch_strength == 0:
-            raise ValueError(
-                "batch_strength must be above 0: without a prior, a feature that a batch has not "
-                "seen would have the effect 0; use a small number, such as 0.1"
             )
         if self.row_solver != "newton" and self.engine not in ("auto", "native"):
             raise ValueError(
