@@ -330,11 +330,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         if size_factors is not None:
             parameters["size_factors"] = size_factors
         settings, given = checked(**parameters)
-        X = counts = to_host(X)
-        if hasattr(X, "columns"):
-            counts = as_counts(X, self.engine)
-            validate_data(BaseEstimator(), X, skip_check_array=True)  # refuses names of several types
-        return self._take(fit_counts(counts, settings, **given, resume=resume))
+        return self._take(fit_counts(X, settings, **given, resume=resume))
 
     def fit_transform(self, X: Any, y: Any = None, **options: Unpack[RunOptions]) -> Array:
         """Fit the model to X (y is ignored) and return its loadings; options are those of `fit`.

@@ -187,11 +187,6 @@ class ChunkedCounts(Counts):
         )
 
     @property
-    def n_empty_columns(self) -> int:
-        """Number of features without any count."""
-        return int(np.count_nonzero(np.diff(self.by_column.indptr) == 0))
-
-    @property
     def runner(self) -> Runner:
         """What runs tasks on the chunks."""
         runner: Runner = self.known.setdefault("runner", runner_of(self.source))

@@ -128,7 +128,7 @@ class DataFacts:
     @classmethod
     def of(cls, counts: Counts) -> DataFacts:
         """Look at counts."""
-        return cls(*counts.shape, counts.nnz, counts.total, counts.n_empty_rows, counts.n_empty_columns)
+        return cls(*counts.shape, counts.nnz, counts.total, *counts.n_empty)
 
     @property
     def mean_total(self) -> float:

@@ -689,7 +689,7 @@ def _about_data(counts: Counts) -> list[str]:
             "fitting (adata.var_names_make_unique())"
         )
         warn(messages[-1], UserWarning)
-    for n, what in ((counts.n_empty_rows, "samples"), (counts.n_empty_columns, "features")):
+    for n, what in zip(counts.n_empty, ("samples", "features"), strict=True):
         if n:
             messages.append(f"{what} without any count: {n}; they were given zeros")
     return messages
