@@ -29,7 +29,7 @@ from log1pnmf.engines.registry import EngineKind, as_counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.callbacks import Callback
 from log1pnmf.fitting.fit import Certificate, Fit
-from log1pnmf.fitting.fit_counts import checked, fit_counts
+from log1pnmf.fitting.fit_counts import SETTINGS, checked, fit_counts
 from log1pnmf.fitting.new_samples import of_features, project, score
 from log1pnmf.fitting.ranking import Order
 from log1pnmf.fitting.settings import GIVEN, InitKind, LikelihoodKind, NoiseKind
@@ -556,8 +556,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         Log1pNMF(c=0.1)
         """
         fit = as_fit(source, key=key)
-        parameters = {**vars(fit.asked)}
-        del parameters["engine"]
+        parameters = {name: getattr(fit.asked, name) for name in SETTINGS if name != "engine"}
         if fit.asked.init == GIVEN:
             del parameters["init"]
         if fit.asked.size_factors == GIVEN:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.fixed_factors import constraint_of
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.model import objective as loss_module
 from log1pnmf.model.noise import ShiftedLog
@@ -246,10 +247,10 @@ def test_only_columns_without_known_numbers_have_a_free_scale():
 
 
 def test_settings_make_the_constraint():
-    free = Settings(n_components=3).constraint
+    free = constraint_of(Settings(n_components=3))
     assert free.scale_is_free
     assert free.cost(VALUES, VALUES) == 0.0
-    penalised = Settings(n_components=3, l1=0.5, c=4.0).constraint
+    penalised = constraint_of(Settings(n_components=3, l1=0.5, c=4.0))
     assert not penalised.scale_is_free
     assert penalised.loadings.upper == 1.0
     assert penalised.factors.penalty.tolist() == [0.0, 2.0, 2.0]  # on the eta scale, alpha = 4

@@ -396,26 +396,15 @@ class Counts:
             the same, from which a fit begins;
             "none": ones; an array is checked and copied.
         """
-        check_size_factors(kind)
-        if not isinstance(kind, str):
+        if kind is not None and not isinstance(kind, str):
             return _checked_size_factors(kind, self.n_samples)
+        check_choice("size_factors", kind, SIZE_FACTORS, otherwise="an array")
         ones, sums = np.ones(self.n_samples), self.row_sums
         return ones if kind == "none" else np.divide(sums, sums.mean(), out=ones, where=sums > 0)
 
     def to_scipy(self) -> sparse.csr_array:
         """Return the counts as a SciPy CSR array that shares the (read-only) memory."""
         return self.by_row.to_scipy()
-
-
-def check_size_factors(kind: object) -> None:
-    """Refuse what is neither one of `SIZE_FACTORS` nor may be an array."""
-    if kind is None:
-        raise ValueError(
-            "size_factors must not be None; pass 'none' if all samples have the same size, "
-            "or 'total' to divide by their total counts"
-        )
-    if isinstance(kind, str):
-        check_choice("size_factors", kind, SIZE_FACTORS, otherwise="an array")
 
 
 def _checked_size_factors(given: Any, n_samples: int) -> np.ndarray:

@@ -28,7 +28,7 @@ from log1pnmf.model.size_factors import WEIGHT, resized
 from log1pnmf.model.zeros import Quadratic
 
 from .fit import Fit, factor_shares, or_one, sample_shares, scale_of
-from .fixed_factors import known_columns
+from .fixed_factors import constraint_of, known_columns
 from .solver import solve_side
 
 MOST_RESIZED, RESIZED_TOL = 50, 1e-9
@@ -414,7 +414,7 @@ class NewSamples:
         if fit.factor_kinds is None:
             if given is not None:
                 raise ValueError("fixed_loadings: no loadings were known when the model was fitted")
-            return settings.constraint.loadings
+            return constraint_of(settings).loadings
         kinds = np.array(fit.kinds)
         n_fixed = int(np.isin(kinds, KINDS[:2]).sum())
         soft = (kinds == "mask") & (settings.mask_penalty < math.inf)

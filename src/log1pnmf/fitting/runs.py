@@ -352,56 +352,25 @@ class Runs:
             return zeros
         return ParameterUpdate(settings.tol, zeros, sizes, dispersion, problem.batches is not None)
 
-    def best(self, resumed: Progress | None = None) -> Run:
-        """Run every start to its end, and return the one with the lowest objective."""
-        first, best = (0, None) if resumed is None else (resumed.restart, resumed.best)
-        begun: Progress | tuple[Engine, Point, str] | None = resumed
-        for number in range(first, self.settings.n_init):
-            engine, update, fresh = self.engine, self.update, None
-            try:
-                if begun is None:
-                    engine = engine if update is None else engine.with_problem(update.begin(engine))
-                    point, name = self.start(engine, self.rng, number)
-                    if update is not None:
-                        loss, _ = engine.evaluate(engine.problem.loadings_side, point.loadings, point.factors)
-                        fresh = update(engine, point, loss, index=0, final=False)
-                    if fresh is not None:
-                        engine, point = engine.with_problem(fresh.problem), fresh.point or point
-                    begun = engine, point, name
-                run = self._one(number, best, begun)
-            except KeyboardInterrupt:  # interrupted before this start had a result
-                if best is None:
-                    raise
-                return replace(best, stopped="interrupted")
-            if best is None or run.objective < best.objective:
-                best = run
-            if run.stopped in ("interrupted", "callback"):
-                return replace(best, stopped=run.stopped)
-            begun = None
-        if best is None:
-            raise ValueError("the checkpoint is beyond the last start; start again without resume")
-        return best
-
-    def _one(self, number: int, best: Run | None, begun: Progress | tuple[Engine, Point, str]) -> Run:
-        """Follow one start, or what is resumed, to its end; `best` is the best run of those before."""
+    def follow(self, number: int, best: Run | None = None, resumed: Progress | None = None) -> Run:
+        """Follow a start, or what is resumed, to its end; return the better of it and the best before."""
         settings, stopping, history = self.settings, Stopping(self.settings.tol), History()
-        last = None
-        if isinstance(begun, tuple):
-            engine, point, name = begun
-        else:  # what follows its last iteration is done first
-            last, name, history = begun.last, begun.start, History(begun.history)
-            stopping, point = replace(begun.stopping), Point(last.loadings, last.factors)
-            engine = self.engine.with_problem(problem_at(self.engine.problem, last))
         label = "fitting" + (f", start {number + 1} of {settings.n_init}" if settings.n_init > 1 else "")
         display = nullcontext() if self.after is None else ProgressBar(settings.max_iter, label, self.after)
-        with display as bar:
-            watchers: list[Callback] = [*self.callbacks, *([] if bar is None else [bar])]
-            try:
-                fresh, stopped = (None, None) if last is None else self._next(engine, last, stopping, history)
+        name, last, fresh, stopped, errors = "", None, None, None, None
+        try:
+            if resumed is None:
+                engine, point, name = self._begun(number)
+            else:  # what follows its last iteration is done first
+                last, name, history = resumed.last, resumed.start, History(resumed.history)
+                stopping, point = replace(resumed.stopping), Point(last.loadings, last.factors)
+                engine = self.engine.with_problem(problem_at(self.engine.problem, last))
+                fresh, stopped = self._next(engine, last, stopping, history)
+            with display as bar:
+                watchers: list[Callback] = [*self.callbacks, *([] if bar is None else [bar])]
                 while stopped is None:
                     seconds = 0.0 if last is None else last.seconds
-                    if fresh is not None:
-                        engine, point = engine.with_problem(fresh.problem), fresh.point or point
+                    engine, point = _updated(engine, point, fresh)
                     for iteration in alternate(
                         engine,
                         point.loadings,
@@ -429,18 +398,32 @@ class Runs:
                     else:
                         assert last is not None
                         fresh, stopped = self._ended(engine_at(engine, last.effects), last)
-            except KeyboardInterrupt:
-                if last is None:
-                    raise
-                stopped = "interrupted"
-        assert last is not None
-        errors, engine = None, engine_at(engine, last.effects)
-        if stopped != "interrupted":
+            assert last is not None
+            engine = engine_at(engine, last.effects)
             errors = engine.zero_errors(last.loadings, last.factors)
             if engine.rounds_loss:
                 loss = engine.loss(last.loadings, last.factors)
                 last = replace(last, loss=loss, objective=last.objective - last.loss + loss)
-        return Run(last.on_host(), history.table(), stopped, errors, name)
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+            if last is None:  # this start has no result
+                if best is None:
+                    raise
+                return replace(best, stopped=stopped)
+        run = Run(last.on_host(), history.table(), stopped, errors, name)
+        if best is None or run.objective < best.objective:
+            return run
+        return replace(best, stopped=stopped) if stopped in ("interrupted", "callback") else best
+
+    def _begun(self, number: int) -> tuple[Engine, Point, str]:
+        """Return the engine with which a start is followed, the start, and its name."""
+        engine, update = self.engine, self.update
+        if update is None:
+            return engine, *self.start(engine, self.rng, number)
+        engine = engine.with_problem(update.begin(engine))
+        point, name = self.start(engine, self.rng, number)
+        loss, _ = engine.evaluate(engine.problem.loadings_side, point.loadings, point.factors)
+        return *_updated(engine, point, update(engine, point, loss, index=0, final=False)), name
 
     def _next(
         self, engine: Engine, last: Iteration, stopping: Stopping, history: History, *, asked: bool = False
@@ -468,6 +451,11 @@ class Runs:
                 return fresh, None
         residual = residual_at(engine, last.loadings, last.factors, constraint=self.constraint)
         return None, "converged" if residual <= STATIONARY else "stalled"
+
+
+def _updated(engine: Engine, point: Point, fresh: Update | None) -> tuple[Engine, Point]:
+    """Return the engine and the point to go on with; None changes nothing."""
+    return (engine, point) if fresh is None else (engine.with_problem(fresh.problem), fresh.point or point)
 
 
 def _is_due(engine: Engine, last: Iteration, history: History) -> bool:

@@ -375,7 +375,7 @@ def sampled_start(
         rng=rng,
         start=lambda part, rng, _: find_start(part, rng, number, settings=settings, known=here, **how),
         constraint=constraint_of(own, here),
-    ).best()
+    ).follow(0)
     pair = Point(run.last.loadings, run.last.factors)
     return spread(engine, pair, constraint_of(settings, known)), run.start
 
