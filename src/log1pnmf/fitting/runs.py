@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
@@ -176,10 +175,6 @@ class ParameterUpdate:
     dispersion: DispersionKind | None  # where dispersions are fitted
     effects: bool  # whether there are batches
 
-    def begin(self, engine: Engine) -> Problem:
-        """Return the problem with which the start is found, with the parameters there are."""
-        return engine.problem if self.zeros is None else self.zeros.begin(engine)
-
     def __call__(self, engine: Engine, at: Point, loss: float, *, index: int, final: bool) -> Update | None:
         """Return an update of the problem, None where the old one will do."""
         problem, here, gained = engine.problem, at.on_host(), 0.0
@@ -339,18 +334,23 @@ class Runs:
     after: float | None = None  # seconds until progress is shown; None: never
     keep: Callable[[Progress], None] | None = None  # called after every iteration
 
-    @cached_property
-    def update(self) -> AdaptiveUpdate | ParameterUpdate | None:
-        """What evaluates a point now and then, and changes the problem where that is due."""
+    # what evaluates a point now and then, and changes the problem where that is due
+    update: AdaptiveUpdate | ParameterUpdate | None = field(init=False)
+    first: Engine = field(init=False)  # with which starts are found
+
+    def __post_init__(self) -> None:
         settings, problem, zeros = self.settings, self.engine.problem, None
         if settings.likelihood == "adaptive" or settings.begins_adaptive(problem.counts):
             zeros = AdaptiveUpdate(settings.zeros_tol, ends_exact=settings.likelihood == "exact")
         sizes = self.constraint if settings.fits_sizes else None
         kind = settings.dispersion if settings.noise == "nb" else None
         dispersion = cast(DispersionKind, kind) if kind in get_args(DispersionKind) else None
-        if sizes is None and dispersion is None and problem.batches is None:
-            return zeros
-        return ParameterUpdate(settings.tol, zeros, sizes, dispersion, problem.batches is not None)
+        update: Any = zeros
+        if not (sizes is None and dispersion is None and problem.batches is None):
+            effects = problem.batches is not None
+            update = ParameterUpdate(settings.tol, zeros, sizes, dispersion, effects)
+        first = self.engine if zeros is None else self.engine.with_problem(zeros.begin(self.engine))
+        self.__dict__.update(update=update, first=first)
 
     def follow(self, number: int, best: Run | None = None, resumed: Progress | None = None) -> Run:
         """Follow a start, or what is resumed, to its end; return the better of it and the best before."""
@@ -360,7 +360,9 @@ class Runs:
         name, last, fresh, stopped, errors = "", None, None, None, None
         try:
             if resumed is None:
-                engine, point, name = self._begun(number)
+                engine = self.first
+                point, name = self.start(engine, self.rng, number)
+                fresh = self._checked(engine, point)
             else:  # what follows its last iteration is done first
                 last, name, history = resumed.last, resumed.start, History(resumed.history)
                 stopping, point = replace(resumed.stopping), Point(last.loadings, last.factors)
@@ -370,7 +372,8 @@ class Runs:
                 watchers: list[Callback] = [*self.callbacks, *([] if bar is None else [bar])]
                 while stopped is None:
                     seconds = 0.0 if last is None else last.seconds
-                    engine, point = _updated(engine, point, fresh)
+                    if fresh is not None:
+                        engine, point = engine.with_problem(fresh.problem), fresh.point or point
                     for iteration in alternate(
                         engine,
                         point.loadings,
@@ -405,25 +408,20 @@ class Runs:
                 loss = engine.loss(last.loadings, last.factors)
                 last = replace(last, loss=loss, objective=last.objective - last.loss + loss)
         except KeyboardInterrupt:
+            if last is None and best is None:  # there is no result
+                raise
             stopped = "interrupted"
-            if last is None:  # this start has no result
-                if best is None:
-                    raise
-                return replace(best, stopped=stopped)
-        run = Run(last.on_host(), history.table(), stopped, errors, name)
+        run = cast(Run, best) if last is None else Run(last.on_host(), history.table(), stopped, errors, name)
         if best is None or run.objective < best.objective:
             return run
         return replace(best, stopped=stopped) if stopped in ("interrupted", "callback") else best
 
-    def _begun(self, number: int) -> tuple[Engine, Point, str]:
-        """Return the engine with which a start is followed, the start, and its name."""
-        engine, update = self.engine, self.update
-        if update is None:
-            return engine, *self.start(engine, self.rng, number)
-        engine = engine.with_problem(update.begin(engine))
-        point, name = self.start(engine, self.rng, number)
-        loss, _ = engine.evaluate(engine.problem.loadings_side, point.loadings, point.factors)
-        return *_updated(engine, point, update(engine, point, loss, index=0, final=False)), name
+    def _checked(self, engine: Engine, start: Point) -> Update | None:
+        """Return an update of the problem with which a start was found, None where it will do."""
+        if self.update is None:
+            return None
+        loss, _ = engine.evaluate(engine.problem.loadings_side, start.loadings, start.factors)
+        return self.update(engine, start, loss, index=0, final=False)
 
     def _next(
         self, engine: Engine, last: Iteration, stopping: Stopping, history: History, *, asked: bool = False
@@ -451,11 +449,6 @@ class Runs:
                 return fresh, None
         residual = residual_at(engine, last.loadings, last.factors, constraint=self.constraint)
         return None, "converged" if residual <= STATIONARY else "stalled"
-
-
-def _updated(engine: Engine, point: Point, fresh: Update | None) -> tuple[Engine, Point]:
-    """Return the engine and the point to go on with; None changes nothing."""
-    return (engine, point) if fresh is None else (engine.with_problem(fresh.problem), fresh.point or point)
 
 
 def _is_due(engine: Engine, last: Iteration, history: History) -> bool:
