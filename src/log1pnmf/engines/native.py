@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Integral
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,9 @@ from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
 from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey, surveyed_every
 
 from .base import Engine, HalfStep, RowSolver
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # ---------- how many threads the compiled core uses
 
@@ -84,19 +87,13 @@ class RowSums:
     hessian: Array  # (rows, K (K + 1): lower triangles, row by row
 
     @classmethod
-    def zeros(cls, n_rows: int, n_components: int) -> RowSums:
+    def zeros(cls, n_rows: int, n_components: int, **more: Array) -> Self:
         """Make sums over nothing."""
-        triangle = n_components * (n_components + 1) // 2
-        return cls(np.zeros(n_rows), np.zeros((n_rows, n_components)), np.zeros((n_rows, triangle)))
+        n, k = n_rows, n_components
+        return cls(np.zeros(n), np.zeros((n, k)), np.zeros((n, k * (k + 1) // 2)), **more)
 
-    def add(self, other: RowSums) -> None:
-        """Add the sums over other columns, in place."""
-        for own, more in (
-            (self.loss, other.loss),
-            (self.gradient, other.gradient),
-            (self.hessian, other.hessian),
-        ):
-            np.add(own, more, out=own)
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
 
 class NativeEngine(Engine):

@@ -81,7 +81,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
-            if getattr(self, name) != GIVEN or name not in OTHERWISE:
+            if name not in OTHERWISE or getattr(self, name) != GIVEN:
                 check_choice(name, getattr(self, name), choices, otherwise=OTHERWISE.get(name, ""))
         for name in WHOLE:  # plain numbers, so that settings compare and go into files
             check_whole(name, getattr(self, name), least=1)
