@@ -16,7 +16,7 @@ import numpy as np
 
 from log1pnmf import Fit, fit_log1p_nmf
 from log1pnmf.counts import Counts
-from log1pnmf.fitting.fixed_factors import constraint_of
+from log1pnmf.fitting.settings import constraint_of
 from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import SizePrior
 from log1pnmf.model.size_factors import WEIGHT

@@ -19,9 +19,8 @@ from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.callbacks import History
 from log1pnmf.fitting.fit import Certificate, Fit, Stopped
-from log1pnmf.fitting.fixed_factors import constraint_of
 from log1pnmf.fitting.runs import Run
-from log1pnmf.fitting.settings import GIVEN, Settings
+from log1pnmf.fitting.settings import GIVEN, Settings, constraint_of
 from log1pnmf.fitting.solver import alternate, residual_at
 from log1pnmf.model.problem import Problem
 

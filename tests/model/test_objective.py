@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting.fixed_factors import constraint_of
-from log1pnmf.fitting.settings import Settings
+from log1pnmf.fitting.settings import Settings, constraint_of
 from log1pnmf.model import objective as loss_module
 from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.objective import (

@@ -46,7 +46,7 @@ from log1pnmf.model.size_factors import WEIGHT
 from .callbacks import Callback
 from .checkpoint import CheckpointWriter, check_checkpoint, fingerprint, load_checkpoint
 from .fit import Certificate, Fit
-from .fixed_factors import constraint_of, structure_of
+from .fixed_factors import structure_of
 from .new_samples import project
 from .runs import LARGEST_STORED, Run, Runs
 from .settings import (
@@ -58,6 +58,7 @@ from .settings import (
     LikelihoodKind,
     NoiseKind,
     Settings,
+    constraint_of,
 )
 from .solver import PATIENCE, STATIONARY, Iteration, largest_residual, problem_at, residual_at
 from .starts import check_start, continued_start, find_start
@@ -436,8 +437,9 @@ def fit_counts(
     data = as_counts(counts, asked.engine)
     _check_enough(data, asked)
     batches = None if batch is None else _batches(batch, asked, data, init)
-    parts = {"fixed_loadings": fixed_loadings, "fixed_factors": fixed_factors, "mask": mask}
-    known = structure_of(data, asked, **parts)
+    parts, known = dict(zip(KNOWN, (fixed_loadings, fixed_factors, mask), strict=True)), None
+    if any(part is not None for part in parts.values()):
+        known = structure_of(data, asked, **parts)
     sizes = data.size_factors(asked.size_factors if size_factors is None else size_factors)
     chosen, choices = asked, list[str]()
     how: dict[str, Any] = {"size_factors": sizes, "batch": batch, "n_jobs": n_jobs}

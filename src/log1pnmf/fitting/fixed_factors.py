@@ -13,7 +13,7 @@ from log1pnmf._common.checks import Random, check_not_negative
 from log1pnmf.counts.counts import Counts, check_unmasked
 from log1pnmf.engines.base import Engine
 from log1pnmf.model.noise import POISSON
-from log1pnmf.model.problem import FREE, FREE_KIND, Array, Bounds, Constraint, Problem, Structure
+from log1pnmf.model.problem import FREE_KIND, Array, Constraint, Problem, Structure
 from log1pnmf.model.zeros import quadratic
 
 from .fit import check_factor_names, usual_factor_names
@@ -21,19 +21,6 @@ from .settings import Settings
 from .solver import Point, alternate
 
 # ---------- what users know of factors beforehand
-
-
-def constraint_of(settings: Settings, known: Structure | None = None) -> Constraint:
-    """Return bounds and penalties of a fit, on the eta scale; with a penalty loadings are at most 1."""
-    alpha = settings.link.alpha
-    if known is not None:
-        how: Any = {"l1": settings.l1, "mask_penalty": settings.mask_penalty, "alpha": alpha}
-        return known.constraint(settings.n_components, **how)
-    if settings.l1 == 0.0:
-        return FREE
-    penalty = np.full(settings.n_components, settings.l1 * alpha)
-    penalty[0] = 0.0  # of the baseline
-    return Constraint(Bounds(upper=1.0), Bounds(penalty=penalty))
 
 
 def parts_of_known(known: Structure, n_components: int) -> dict[str, Any]:

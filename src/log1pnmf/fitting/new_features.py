@@ -19,7 +19,7 @@ from log1pnmf.model.problem import Array, Problem
 
 from .anndata import as_fit
 from .fit import DataFacts, Fit, or_one
-from .fixed_factors import constraint_of
+from .settings import constraint_of
 from .solver import solve_side
 
 ROUNDS = 4  # how often factors are found in turns with dispersions and effects of batches

@@ -28,7 +28,8 @@ from log1pnmf.model.size_factors import WEIGHT, resized
 from log1pnmf.model.zeros import Quadratic
 
 from .fit import Fit, factor_shares, or_one, sample_shares, scale_of
-from .fixed_factors import constraint_of, known_columns
+from .fixed_factors import known_columns
+from .settings import constraint_of
 from .solver import solve_side
 
 MOST_RESIZED, RESIZED_TOL = 50, 1e-9

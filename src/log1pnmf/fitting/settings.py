@@ -7,12 +7,15 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
+import numpy as np
+
 from log1pnmf._common.checks import check_choice, check_number, check_whole
 from log1pnmf.counts.counts import SIZE_FACTORS, Counts
 from log1pnmf.engines.base import ROW_SOLVERS, RowSolver
 from log1pnmf.engines.registry import ENGINES
 from log1pnmf.model.dispersion import DispersionKind
 from log1pnmf.model.noise import ShiftedLog
+from log1pnmf.model.problem import FREE, Bounds, Constraint, Structure
 from log1pnmf.model.zeros import QUADRATICS, Quadratic, QuadraticKind, quadratic
 
 LikelihoodKind: TypeAlias = Literal["auto", "adaptive", "exact", QuadraticKind]
@@ -166,3 +169,16 @@ class Settings:
     def zeros(self) -> Quadratic | None:
         """What replaces ``expm1`` at zero counts at first; None visits them. Of resolved settings."""
         return quadratic(self.link, self.likelihood) if self.likelihood in QUADRATICS else None
+
+
+def constraint_of(settings: Settings, known: Structure | None = None) -> Constraint:
+    """Return bounds and penalties of a fit, on the eta scale; with a penalty loadings are at most 1."""
+    alpha = settings.link.alpha
+    if known is not None:
+        how: Any = {"l1": settings.l1, "mask_penalty": settings.mask_penalty, "alpha": alpha}
+        return known.constraint(settings.n_components, **how)
+    if settings.l1 == 0.0:
+        return FREE
+    penalty = np.full(settings.n_components, settings.l1 * alpha)
+    penalty[0] = 0.0  # of the baseline
+    return Constraint(Bounds(upper=1.0), Bounds(penalty=penalty))
