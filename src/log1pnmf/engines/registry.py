@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from scipy import sparse
 
-from log1pnmf._common.checks import Passes, check_choice, require, warn
+from log1pnmf._common.checks import Passes, check_choice, require
 from log1pnmf.counts.chunks import is_streamed, open_counts
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import survey
@@ -28,7 +28,6 @@ SINGLE_ROW = 2.0**20
 """Total count of a sample up to which rounding errors of its log-likelihood stay below about 1 in float32."""
 LARGEST_TOTAL = 1e9
 """Total count of a sample up to which rounding errors of its log-likelihood stay below 1e-6 in float64."""
-MUCH = 1 << 30  # bytes of K x K matrices of a thread from which a fit warns
 MATRICES, SQUARES = 6, 13
 """Copies of loadings and factors in the solver; K x K matrices of a thread, sums in 8 lanes among them."""
 
@@ -170,11 +169,4 @@ def check_memory(name: str, counts: Counts, n_components: int, n_threads: int) -
             f"n_components={n_components} needs about {needed / 1e9:,.1f} GB of memory for matrices of "
             f"{n_components} x {n_components} numbers ({n_threads} threads) and the factors of {n} x {m} "
             f"counts, but this machine has {memory / 1e9:,.1f} GB; use fewer factors, or n_jobs=1"
-        )
-    if square * SQUARES > MUCH:
-        warn(
-            f"n_components={n_components} needs about {square * SQUARES / 1e9:,.1f} GB of memory for each of "
-            f"{n_threads} threads, and a long time for every row, whose matrix of {n_components} x "
-            f"{n_components} numbers is solved; use fewer factors",
-            UserWarning,
         )

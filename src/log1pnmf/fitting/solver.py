@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.arrays import column_max, column_means, extrapolated, like, on_host
+from log1pnmf._common.arrays import column_max, column_sums, extrapolated, like, on_host
 from log1pnmf.engines.base import Engine, HalfStep, PairSide, RowSolver
 from log1pnmf.model.batch_effects import update_effects
 from log1pnmf.model.batches import LARGEST_EFFECT, Batches
@@ -536,7 +536,7 @@ class _Trail:
         if bounded.any():
             size[bounded] = column_max(pair.loadings)[bounded]
         if free.any():
-            means = column_means(pair.loadings, pair.factors)
+            means = (on_host(column_sums(side)) / side.shape[0] for side in (pair.loadings, pair.factors))
             size[free], target[free] = (mean[free] for mean in means)
         by, used = np.ones(len(size)), (size > 0.0) & (target > 0.0)
         by[used] = size[used] / target[used]
