@@ -26,8 +26,6 @@ LEAST_WORK_FOR_A_GPU = 2e7  # non-zeros times factors from which "auto" takes a 
 MOST_FACTORS_ON_A_GPU = 128  # of a fit on a graphics card: registers of a processor hold the Hessian of a row
 SINGLE_ROW = 2.0**20
 """Total count of a sample up to which rounding errors of its log-likelihood stay below about 1 in float32."""
-LARGEST_TOTAL = 1e9
-"""Total count of a sample up to which rounding errors of its log-likelihood stay below 1e-6 in float64."""
 MATRICES, SQUARES = 6, 13
 """Copies of loadings and factors in the solver; K x K matrices of a thread, sums in 8 lanes among them."""
 
@@ -40,22 +38,10 @@ def as_counts(counts: Any, engine: str = "native") -> Counts:
     """Check counts where they are: in memory, or in chunks on disk or a cluster."""
     plain = isinstance(counts, np.ndarray) or sparse.issparse(counts)
     if isinstance(counts, Counts) and (engine != "streaming" or not counts.in_memory):
-        checked = counts
-    elif engine == "streaming" or (not plain and is_streamed(counts)):
-        checked = survey(open_counts(counts.to_scipy() if isinstance(counts, Counts) else counts))
-    else:
-        checked = Counts.from_any(counts)
-    check_totals(checked)
-    return checked
-
-
-def check_totals(counts: Counts) -> None:
-    """Refuse samples whose totals are so large that double precision loses digits of their likelihood."""
-    if (largest := float(np.max(counts.row_sums, initial=0.0))) > LARGEST_TOTAL:
-        raise ValueError(
-            f"a sample must not have more than {LARGEST_TOTAL:.0e} counts in all, got {largest:.3g}, whose "
-            "log-likelihood would lose digits; leave it out, or divide all counts by the same number"
-        )
+        return counts
+    if engine == "streaming" or (not plain and is_streamed(counts)):
+        return survey(open_counts(counts.to_scipy() if isinstance(counts, Counts) else counts))
+    return Counts.from_any(counts)
 
 
 def resolve_engine(name: str, counts: Counts, n_components: int, row_solver: RowSolver = "newton") -> str:

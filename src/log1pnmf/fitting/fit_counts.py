@@ -348,6 +348,9 @@ MOST_NAMED = 5  # features that a message about batches names
 
 LEAST_DEVIANCE = 1e-9  # deviance per count below which it is rounding error
 
+LARGEST_TOTAL = 1e9
+"""Total count of a sample up to which rounding errors of its log-likelihood stay below 1e-6."""
+
 POOR_APPROXIMATION = 0.02
 """Part of the log-likelihood by which the approximation may be off before a fit warns."""
 
@@ -534,15 +537,20 @@ def _batches(batch: Any, asked: Settings, counts: Counts, init: Any) -> Batches:
     return own
 
 
-def check_any(counts: Counts) -> None:
-    """Refuse counts that are all zero."""
+def check_counts(counts: Counts) -> None:
+    """Refuse counts that are all zero, and totals so large that double precision loses digits."""
     if counts.nnz == 0:
         raise ValueError(f"counts are all zero (shape {counts.shape}): pass data with at least one count")
+    if (largest := float(counts.row_sums.max())) > LARGEST_TOTAL:
+        raise ValueError(
+            f"a sample must not have more than {LARGEST_TOTAL:.0e} counts in all, got {largest:.3g}, whose "
+            "log-likelihood would lose digits; leave it out, or divide all counts by the same number"
+        )
 
 
 def _check_enough(counts: Counts, asked: Settings) -> None:
     """Refuse counts that cannot be fitted, and warn where they are too few to tell the factors apart."""
-    check_any(counts)
+    check_counts(counts)
     if asked.fits_sizes and not counts.in_memory:
         raise ValueError(
             "size_factors='fit' needs counts in memory, but these are in chunks; load them, or use "

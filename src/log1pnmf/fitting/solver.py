@@ -442,12 +442,9 @@ def alternate(
 def residual_at(engine: Engine, loadings: Array, factors: Array, *, constraint: Constraint = FREE) -> float:
     """KKT residual of a point (`log1pnmf.model.objective.kkt_residual`); both sides are evaluated."""
     problem = engine.problem
-    of_factors = engine.evaluate(problem.factors_side, factors, loadings)
-    of_loadings = engine.evaluate(problem.loadings_side, loadings, factors)
-    steps: dict[PairSide, HalfStep] = {
-        "loadings": HalfStep(loadings, *of_loadings, 0.0, 0),
-        "factors": HalfStep(factors, *of_factors, 0.0, 0),
-    }
+    of_factors = HalfStep(factors, *engine.evaluate(problem.factors_side, factors, loadings), 0.0, 0)
+    of_loadings = HalfStep(loadings, *engine.evaluate(problem.loadings_side, loadings, factors), 0.0, 0)
+    steps: dict[PairSide, HalfStep] = {"loadings": of_loadings, "factors": of_factors}
     return _residual(problem, constraint, Point(loadings, factors), steps)
 
 

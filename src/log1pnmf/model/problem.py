@@ -330,6 +330,20 @@ KINDS = ("loadings", "pattern", "factors", "mask")
 FREE_KIND = "free"
 
 
+def bounds_of_loadings(
+    kinds: NDArray[np.str_], known: Array | None, *, l1: float, mask_penalty: float
+) -> Bounds:
+    """Return the bounds of loadings; those that are `known`, of the first factors, are constants."""
+    soft = 0.0 < mask_penalty < math.inf
+    bounded = (kinds == "mask") & soft if l1 == 0.0 else ~np.isin(kinds, ("loadings", "factors"))
+    upper = np.where(bounded, 1.0, math.inf)
+    if known is None or not known.size:
+        return Bounds(upper=upper)
+    every = np.full((len(known), len(kinds)), np.nan)
+    every[:, : known.shape[1]] = known
+    return Bounds(np.nan_to_num(every), np.where(np.isnan(every), upper, every))
+
+
 @dataclass(frozen=True, eq=False)
 class Structure:
     """Factors of which something is known. They come first, in this order, and free ones follow."""
@@ -368,14 +382,7 @@ class Structure:
         penalty = np.where(kinds == "factors", 0.0, l1 * alpha)
         if l1 > 0.0 and (baseline := self._baseline(kinds)) is not None:
             penalty[baseline] = 0.0
-        soft = 0.0 < mask_penalty < math.inf
-        bounded = (kinds == "mask") & soft if l1 == 0.0 else kinds != "factors"
-        upper = np.where(bounded, 1.0, math.inf)
-        loadings = Bounds(upper=upper if bounded.any() else math.inf)
-        if self.loadings.size:
-            every = np.full((len(self.loadings), n_components), np.nan)
-            every[:, : self.loadings.shape[1]] = self.loadings
-            loadings = Bounds(np.nan_to_num(every), np.where(np.isnan(every), upper, every))
+        loadings = bounds_of_loadings(kinds, self.loadings, l1=l1, mask_penalty=mask_penalty)
         return Constraint(loadings, self._of_factors(kinds, penalty, mask_penalty * alpha, alpha))
 
     def _of_factors(self, kinds: NDArray[np.str_], penalty: Array, outside: float, alpha: float) -> Bounds:
