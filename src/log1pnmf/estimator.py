@@ -35,13 +35,12 @@ from log1pnmf.fitting.ranking import Order
 from log1pnmf.fitting.settings import GIVEN, InitKind, LikelihoodKind, NoiseKind
 from log1pnmf.fitting.summary import summarize
 from log1pnmf.model.dispersion import DispersionKind
+from log1pnmf.model.problem import Array
 from log1pnmf.report.document import ReportOptions, write_report
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from typing_extensions import Self, Unpack
-
-Array = NDArray[np.float64]
 
 
 class OfSamples(TypedDict, total=False):

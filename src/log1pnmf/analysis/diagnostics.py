@@ -30,11 +30,9 @@ from log1pnmf.fitting.summary import NOISES
 from log1pnmf.model.dispersion import update_dispersions
 from log1pnmf.model.noise import NegativeBinomial, excess_constant
 from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import Array, Problem
 
 from .marker_tests import ERRORS, TINY, Z95, ErrorKind, inverse_information, weighted_products
-
-Array = NDArray[np.float64]
 
 # ---------- the deviance that the model expects
 

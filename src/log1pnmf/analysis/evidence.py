@@ -45,12 +45,10 @@ from log1pnmf.fitting.runs import AdaptiveUpdate
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate, solve_side
 from log1pnmf.fitting.starts import lifted
 from log1pnmf.model.predict import BLOCK_ENTRIES
-from log1pnmf.model.problem import Bounds, Constraint
+from log1pnmf.model.problem import Array, Bounds, Constraint
 from log1pnmf.model.simulate import draw_poisson
 
 from .metrics import match_factors, null_deviance
-
-Array = NDArray[np.float64]
 
 COMES_BACK = 0.8  # correlation of loadings from which a factor of another fit is the same
 LOOSEST, LONGEST = 1e-5, 100  # least tolerance of other fits, and most iterations

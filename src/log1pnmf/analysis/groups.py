@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_choice, check_one_each
 from log1pnmf.fitting.anndata import column_of, is_annotated
 from log1pnmf.fitting.fit import SHARED, Fit, evenness
+from log1pnmf.model.problem import Array
 
 from .metrics import match_factors
 
-Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 MISSING = "NA"  # name of the group of samples without a label

@@ -17,10 +17,8 @@ from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, or_one
 from log1pnmf.fitting.new_samples import NewSamples, counts_of, fits_new_sizes, new_size_factors
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.objective import BLOCK_BYTES
+from log1pnmf.model.objective import BLOCK_BYTES, Array
 from log1pnmf.model.predict import BACKGROUND, BLOCK_ENTRIES, OUTLIERS, Background, score_entries, score_parts
-
-Array = NDArray[np.float64]
 
 SEED = 0  # of the choice of features that `heldout_score` scores: the same for every model
 

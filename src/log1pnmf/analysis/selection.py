@@ -25,11 +25,11 @@ from log1pnmf._common.archive import (
 )
 from log1pnmf._common.checks import plural
 from log1pnmf.fitting.fit import Fit, c_name
+from log1pnmf.model.problem import Array
 
 from .grid import Grid, Job, ScoredFit, Setting
 from .stability import score_with_error
 
-Array = NDArray[np.float64]
 Table: TypeAlias = dict[str, NDArray[Any]]
 
 KIND = "selection"

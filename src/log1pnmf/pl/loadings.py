@@ -11,7 +11,6 @@ from matplotlib.collections import EllipseCollection
 from matplotlib.colors import LinearSegmentedColormap, Normalize, to_rgba
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Patch
-from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf.analysis.groups import (
@@ -345,8 +344,6 @@ def _usage_of(source: Any, key: str | None) -> tuple[dict[str, np.ndarray], dict
 
 # ---------- plots of loadings: sample by sample, and by group
 
-Array = NDArray[np.float64]
-
 PIXELS = (400, 2400)  # of a structure plot: enough for print
 ROWS_OF_LEGEND = 16
 
@@ -406,7 +403,7 @@ def structure(
     return ax
 
 
-def draw_structure(ax: Axes, values: Array, arrangement: Arrangement, colors: Sequence[Any]) -> None:
+def draw_structure(ax: Axes, values: canvas.Array, arrangement: Arrangement, colors: Sequence[Any]) -> None:
     """Draw stacked bars, already in order, as one picture; below it, the numbers that they are sorted by."""
     tallest = float(values.sum(axis=1).max(initial=0.0)) or 1.0
     parts = [(start, stop) for _, start, stop in arrangement.spans]
@@ -442,7 +439,7 @@ def name_groups(ax: Axes, arrangement: Arrangement, groupby: Any = None) -> None
         canvas.label_below(ax, names, places.mean(axis=1))
 
 
-def _places_of_bars(arrangement: Arrangement) -> Array:
+def _places_of_bars(arrangement: Arrangement) -> canvas.Array:
     """Return where the bars of every group start and stop."""
     return canvas.group_places([stop - start for _, start, stop in arrangement.spans])
 

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from log1pnmf._common.checks import plural, shown
 from log1pnmf.analysis.batches import batch_findings, confounded_groups
@@ -26,7 +25,7 @@ from log1pnmf.fitting.ranking import Ranking, ranking_of
 from log1pnmf.fitting.settings import LARGEST_EXACT
 from log1pnmf.fitting.summary import NOISES, levelled, model_facts, quality_facts
 
-from .figures import Chart, histogram, log_curve, log_points
+from .figures import Array, Chart, histogram, log_curve, log_points
 from .inputs import N_TABLE, ReportInput, alike, decimal, enumerate_words, percent, significant
 
 # ---------- tests of features, and of whether factors are real
@@ -85,8 +84,6 @@ def _is_affordable(fits: Sequence[Fit], counts: Counts) -> bool:
 
 
 # ---------- the factors of one fit: their share, the groups that use them, and how similar they are
-
-Array = NDArray[np.float64]
 
 MOST_NAMED = 2  # groups of a factor that are named after the first; the others are counted
 SERVED = 0.5  # a factor serves the groups whose mean loading is at least this part of its highest
