@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from log1pnmf._common.archive import StrPath
 from log1pnmf._common.arrays import Numbers
 from log1pnmf._common.checks import Seed, check_choice, check_not_negative, one_for_each
 from log1pnmf.analysis.diagnostics import loading_errors
-from log1pnmf.analysis.markers import MarkerOptions, Markers, markers, top_features
+from log1pnmf.analysis.markers import Markers, markers, top_features
 from log1pnmf.analysis.usage import SampleOptions, Usage, usage
 from log1pnmf.counts.chunks import CountSource
 from log1pnmf.counts.counts import Counts, SizesKind, check_unmasked, to_host
@@ -36,34 +36,32 @@ from log1pnmf.fitting.settings import GIVEN, InitKind, LikelihoodKind, NoiseKind
 from log1pnmf.fitting.summary import summarize
 from log1pnmf.model.dispersion import DispersionKind
 from log1pnmf.model.problem import Array
-from log1pnmf.report.document import ReportOptions, write_report
+from log1pnmf.report.document import write_report
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from typing_extensions import Self, Unpack
 
 
-class OfSamples(TypedDict, total=False):
-    """What belongs to the samples of a fit or of `transform`, for type checkers."""
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class NewSamples(TypedDict, total=False):
+    """Options of `Log1pNMF.transform`, for type checkers."""
 
     size_factors: SizesKind | Numbers | None
     batch: Any
     fixed_loadings: Any
-
-
-class NewSamples(OfSamples, total=False):
-    """With the other options of `Log1pNMF.transform`."""
-
     prior: Literal["auto"] | float
     features: Literal["all", "shared"]
 
 
-class RunOptions(OfSamples, total=False):
-    """With the other options of `Log1pNMF.fit`."""
-
-    callbacks: Sequence[Callback]
-    checkpoint: StrPath | None
-    resume: StrPath | None
+def _with_options_of(
+    function: Callable[Concatenate[Any, Any, P], Any],
+) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, Any, P], R]]:
+    """Return a decorator for methods that pass their options on to a function, for type checkers."""
+    return lambda method: method
 
 
 def _part(name: str) -> Any:
@@ -340,7 +338,8 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             validate_data(BaseEstimator(), X, skip_check_array=True)  # refuses names of several types
         return self._take(fit_counts(counts, settings, **given, resume=resume))
 
-    def fit_transform(self, X: Any, y: Any = None, **options: Unpack[RunOptions]) -> Array:
+    @_with_options_of(fit)
+    def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Array:
         """Fit the model to X (y is ignored) and return its loadings; options are those of `fit`.
 
         >>> Log1pNMF(2).fit_transform([[4, 0, 2], [3, 1, 2], [0, 5, 2]]).shape
@@ -482,7 +481,8 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self.fit_ = as_fit(self).renamed(names)
         return self
 
-    def report(self, path: StrPath, **options: Unpack[ReportOptions]) -> Path:
+    @_with_options_of(write_report)
+    def report(self, path: StrPath, **options: Any) -> Path:
         """Write a report to `path`, one HTML file; options as in `log1pnmf.report.write_report`.
 
         >>> import tempfile
@@ -502,7 +502,8 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         """
         return top_features(self, n_top, by=by, feature_names=feature_names)
 
-    def markers(self, X: Any, **options: Unpack[MarkerOptions]) -> Markers:
+    @_with_options_of(markers)
+    def markers(self, X: Any, **options: Any) -> Markers:
         """Test which features of X rise with each factor; options as in `log1pnmf.analysis.markers`.
 
         >>> counts = np.random.default_rng(0).poisson(np.repeat([[9, 1, 4], [1, 9, 4]], 30, axis=0))

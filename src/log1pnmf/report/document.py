@@ -8,11 +8,11 @@ import datetime
 import hashlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -58,26 +58,6 @@ ABOUT_BATCHES = re.compile(r"\d+ batches: without their effects")  # the section
 MOST_GROUPS = 40  # that are shown; the smallest beyond these are merged
 ENDED_EARLY = re.compile(r"not converged|interrupted after|stopped by a callback")  # messages that warn
 HEAT_STEPS = 10  # shades of a heat map; the style sheet has a class for each
-
-
-class ReportOptions(TypedDict, total=False):
-    """Options of `write_report`, for type checkers."""
-
-    counts: Any
-    title: str | None
-    sample_names: Any
-    feature_names: Any
-    gene_symbols: str | None
-    groupby: Any
-    group_name: str | None
-    source: str | None
-    command: str | None
-    filters: Sequence[str]
-    notes: Sequence[str]
-    date: str | None
-    n_jobs: int | None
-    evidence: Any
-    markers: Any
 
 
 def write_report(
@@ -165,7 +145,12 @@ def write_report(
     check_writable(path)
     fits = fits.fits if isinstance(fits, Sweep) else fits
     sources = list(fits) if isinstance(fits, list | tuple) else [fits]
-    found = fits_of(sources)
+    if not sources:
+        raise ValueError("there are no fits: pass at least one")
+    found = [as_fit(one).normalized("max") for one in sources]
+    shapes = {(len(fit.loadings), len(fit.factors)) for fit in found}
+    if len(shapes) > 1:
+        raise ValueError(f"fits must be of the same data, got shapes {sorted(shapes)}")
     n = len(found[0].loadings)
     if gene_symbols is not None:
         symbols = symbols_of(sources[0], gene_symbols, feature_names)
@@ -191,8 +176,10 @@ def write_report(
         groups=None if groups is None else fold_groups(groups, MOST_GROUPS),
         group_name=group_name,
         n_groups=0 if groups is None else len(groups.names),
-        evidence=check_results("evidence", evidence, named) or stored_evidence(sources, named),
-        markers=check_results("markers", markers, named) or stored_markers(sources, found),
+        evidence=results_of("evidence", evidence, named, map(evidence_in, sources)),
+        markers=results_of(
+            "markers", markers, named, [markers_in(*of, N_TABLE) for of in zip(sources, found, strict=True)]
+        ),
         maps=maps_of(sources[0]),
         title=title or "Factors of a count matrix",
         source=source,
@@ -403,17 +390,6 @@ def _typed(value: Any) -> str:
 # ---------- what was given for a report
 
 
-def fits_of(sources: Sequence[Any]) -> list[Fit]:
-    """Return fits to the same data, on the scale of memberships."""
-    if not sources:
-        raise ValueError("there are no fits: pass at least one")
-    fits = [as_fit(one).normalized("max") for one in sources]
-    shapes = {(len(fit.loadings), len(fit.factors)) for fit in fits}
-    if len(shapes) > 1:
-        raise ValueError(f"fits must be of the same data, got shapes {sorted(shapes)}")
-    return fits
-
-
 def groups_of(source: Any, groupby: Any, n_samples: int) -> tuple[Groups, bool]:
     """Return groups of samples, and whether they are ranges of numbers."""
     labels = labels_of(source, groupby)
@@ -423,38 +399,26 @@ def groups_of(source: Any, groupby: Any, n_samples: int) -> tuple[Groups, bool]:
     return groups, numbers is not None
 
 
-def check_results(what: str, given: Any, fits: Sequence[Fit]) -> tuple[Any, ...]:
-    """Return the evidence or markers that were given for each fit; nothing where none were."""
+def results_of(what: str, given: Any, fits: Sequence[Fit], stored: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the evidence or markers of each fit that were given or stored; nothing where none were."""
+
+    def belongs(one: Any, fit: Fit) -> bool:
+        if isinstance(one, Evidence):
+            return len(one.loss) == fit.n_components
+        return isinstance(one, Markers) and one.weight.shape == fit.factors.shape
+
     if given is None:
-        return ()
+        found = tuple(one if belongs(one, fit) else None for one, fit in zip(stored, fits, strict=True))
+        complete = None not in found if what == "markers" else any(found)
+        return found if complete else ()
     found = tuple(given) if isinstance(given, list | tuple) else (given,)
     both = zip(found, fits, strict=False)
-    if len(found) != len(fits) or not all(one is None or _belongs(one, fit) for one, fit in both):
+    if len(found) != len(fits) or not all(one is None or belongs(one, fit) for one, fit in both):
         raise ValueError(
             f"{what} must be what log1pnmf.analysis.{what} found for each of the {len(fits)} fits; pass None "
             "for a fit that has none"
         )
     return found
-
-
-def _belongs(one: Any, fit: Fit) -> bool:
-    if isinstance(one, Evidence):
-        return len(one.loss) == fit.n_components
-    return isinstance(one, Markers) and one.weight.shape == fit.factors.shape
-
-
-def stored_evidence(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Evidence | None, ...]:
-    """Return what `log1pnmf.tl.evidence` wrote for each fit; nothing if it wrote nothing for any."""
-    found = [evidence_in(source) for source in sources]
-    if all(one is None for one in found):
-        return ()
-    return tuple(one if _belongs(one, fit) else None for one, fit in zip(found, fits, strict=True))
-
-
-def stored_markers(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Markers | None, ...]:
-    """Return what `log1pnmf.tl.markers` wrote for each fit; nothing if it is missing for any."""
-    found = tuple(markers_in(source, fit, N_TABLE) for source, fit in zip(sources, fits, strict=True))
-    return () if None in found else found
 
 
 def maps_of(source: Any) -> dict[str, list[Section]]:
