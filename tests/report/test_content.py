@@ -368,7 +368,7 @@ def test_anndata_has_maps_of_sections_and_factors(tmp_path, counts, embedded, mo
 
 def test_numbers_and_words():
     assert words.keep_together("at c = 1") == "at c\xa0=\xa01"
-    assert [words.enumerate_words("abcd", most) for most in (4, 2)] == ["a, b, c and d", "a, b and 2 more"]
+    assert [checks.joined("abcd", most) for most in (4, 2)] == ["a, b, c and d", "a, b and 2 more"]
     assert [*map(words.percent, (0.1808, 0.00042, 0.0, 0.9999))] == ["18.1%", "0.042%", "0%", "99.99%"]
     assert [*map(words.decimal, (0.4567, np.nan))] == ["0.46", "–"]
     assert [*map(words.alike, ([5.25, 0.5], [1930.0, 32.2]))] == [["5.25", "0.50"], ["1,930", "32"]]

@@ -37,6 +37,16 @@ def plural(number: float, one: str, many: str | None = None) -> str:
     return f"{round(number):,} {one if number == 1 else many or one + 's'}"
 
 
+def joined(words: Sequence[str], most: int | None = None) -> str:
+    """Join words with commas and "and"; those beyond `most` are counted."""
+    shown = list(words[:most])
+    if len(words) > len(shown):
+        shown.append(f"{len(words) - len(shown)} more")
+    if len(shown) <= 1:
+        return "".join(shown)
+    return f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
 # ---------- warnings that point at the user's line
 
 PASSED_OVER = ("log1pnmf", "sklearn")  # packages whose lines are not the user's

@@ -273,9 +273,10 @@ def evidence(
                 if not noise or j % math.ceil(k / N_NOISE) == 0:
                     noise.append(refits.loss_of_noise(less, j, new_seed(rng)))
             seen()
-        seeds = [seen(refits.other_start(new_seed(rng))) for _ in range(n_seeds)]
-        drawn = [rng.choice(len(rows), len(rows)) for _ in range(n_bootstrap)]
-        again = [seen(refits.other_samples(np.sort(chosen))) for chosen in drawn]
+        seeds = [seen(refits.similarity(refits.fit, data, new_seed(rng))) for _ in range(n_seeds)]
+        drawn = [np.sort(rng.choice(len(rows), len(rows))) for _ in range(n_bootstrap)]
+        samples = ((refits.fit.of_rows(one), Counts.from_any(data.to_scipy()[one])) for one in drawn)
+        again = [seen(refits.similarity(*one)) for one in samples]
     from_noise = np.where(np.isinf(loss), 0.0, np.mean(noise) if noise else math.nan)
     null = null_deviance(refits.fit, data, n_jobs)
     return Evidence(
@@ -417,26 +418,13 @@ class _Refits:
             squares += (means**2).sum(axis=0)
         return np.maximum(excess, 0.0) / or_one(squares)
 
-    @property
-    def short(self) -> dict[str, Any]:
-        """Settings of fits that need not be precise."""
-        asked = self.fit.asked
-        return {"tol": max(asked.tol, LOOSEST), "max_iter": min(asked.max_iter, LONGEST)}
-
-    @property
-    def how(self) -> dict[str, Any]:
-        """What fits are given besides counts and settings."""
-        return {"n_jobs": self.n_jobs, "callbacks": [self.on_iteration]}
-
-    def other_start(self, seed: int) -> Array:
-        """Fit from a random start; return the similarity of each factor's match."""
-        changes = {**self.short, "init": "random", "random_state": seed}
-        given = {"init": None, "random_state": seed, **self.how}
-        other = fit_again(self.fit, self.data, self.fit.size_factors, changes=changes, **given)
-        return match_factors(self.fit.loadings, other.loadings).similarity
-
-    def other_samples(self, chosen: NDArray[np.int64]) -> Array:
-        """Fit to samples drawn with replacement, from where the fit is; return the same."""
-        drawn, counts = self.fit.of_rows(chosen), Counts.from_any(self.data.to_scipy()[chosen])
-        other = fit_again(drawn, counts, drawn.size_factors, changes=self.short, **self.how)
-        return match_factors(drawn.loadings, other.loadings).similarity
+    def similarity(self, fit: Fit, counts: Counts, seed: int | None = None) -> Array:
+        """Fit again, roughly, from where a fit is or from a random start; return each factor's match."""
+        changes: dict[str, Any] = {"tol": max(fit.asked.tol, LOOSEST)}
+        changes["max_iter"] = min(fit.asked.max_iter, LONGEST)
+        how: dict[str, Any] = {"n_jobs": self.n_jobs, "callbacks": [self.on_iteration]}
+        if seed is not None:
+            changes |= {"init": "random", "random_state": seed}
+            how |= {"init": None, "random_state": seed}
+        other = fit_again(fit, counts, fit.size_factors, changes=changes, **how)
+        return match_factors(fit.loadings, other.loadings).similarity

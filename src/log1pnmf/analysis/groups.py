@@ -125,34 +125,25 @@ def labels_of(source: Any, groupby: Any) -> Any:
     return column_of(source, "obs", groupby, "groupby")
 
 
-def read_labels(source: Any, groupby: Any) -> Any:
-    """Read groups, or numbers to sort the samples by; refuse more groups than a plot can show."""
+def read_labels(source: Any, groupby: Any, *, scale: bool = True) -> Any:
+    """Read groups or, with `scale`, numbers to sort samples by; refuse more groups than a plot can show."""
     labels = labels_of(source, groupby)
+    called = f"groupby={groupby!r}" if isinstance(groupby, str) else "groupby"
     if as_numbers(labels) is not None:
-        return labels
+        if scale:
+            return labels
+        raise ValueError(
+            f"{called} holds numbers with more than {MOST_GROUPS} different values, too many for "
+            "groups; cut them into ranges first, for instance with pandas.qcut(values, 4), or use "
+            "log1pnmf.pl.structure, which sorts the samples by them"
+        )
     groups = Groups.of(labels)
     if len(groups.names) > MOST_GROUPS:
         raise ValueError(
-            f"{_called(groupby)} has {len(groups.names)} different labels, more than the {MOST_GROUPS} "
+            f"{called} has {len(groups.names)} different labels, more than the {MOST_GROUPS} "
             "groups that a plot can show; merge some, or choose a column with fewer"
         )
     return groups
-
-
-def read_groups(source: Any, groupby: Any) -> Groups:
-    """Read groups; refuse numbers on a scale, and more groups than a plot can show."""
-    labels = read_labels(source, groupby)
-    if isinstance(labels, Groups):
-        return labels
-    raise ValueError(
-        f"{_called(groupby)} holds numbers with more than {MOST_GROUPS} different values, too many for "
-        "groups; cut them into ranges first, for instance with pandas.qcut(values, 4), or use "
-        "log1pnmf.pl.structure, which sorts the samples by them"
-    )
-
-
-def _called(groupby: Any) -> str:
-    return f"groupby={groupby!r}" if isinstance(groupby, str) else "groupby"
 
 
 def group_means(loadings: Array, groups: Groups) -> Array:

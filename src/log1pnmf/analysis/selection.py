@@ -23,7 +23,7 @@ from log1pnmf._common.archive import (
     to_tree,
     write_archive,
 )
-from log1pnmf._common.checks import plural
+from log1pnmf._common.checks import joined, plural
 from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.model.problem import Array
 
@@ -95,11 +95,13 @@ def judge(summary: Mapping[str, Any], *, holdout: str = "counts", notes: Sequenc
     )
     if unsaid:
         where = "is at the end" if len(unsaid) == 1 else "are at the ends"
-        headline = f"The data do not decide {_and(unsaid)}: the best {where} of the values tried."
+        headline = f"The data do not decide {joined(unsaid)}: the best {where} of the values tried."
     elif contradiction:
         headline = "The data do not decide: likelihood and stability contradict each other."
     elif tied:
-        headline = f"Suggested: {simplest}, the simplest; the data do not decide which {_and(tied)} is best."
+        headline = (
+            f"Suggested: {simplest}, the simplest; the data do not decide which {joined(tied)} is best."
+        )
     else:
         headline = f"Suggested: {simplest}."
     chosen = None if unsaid or contradiction else simplest
@@ -119,7 +121,7 @@ def _verdict(table: Table, name: str, near: NDArray[np.bool_], holdout: str) -> 
         what = "training and held-out counts"
     if len(close) > 1:
         also = "" if end is None else f"; {_value(name, best)} is the {end} tried"
-        reason = f"{short} = {_and([_value(name, one) for one in close])} predict {what} equally well, "
+        reason = f"{short} = {joined([_value(name, one) for one in close])} predict {what} equally well, "
         return "tied", f"{reason}within one standard error{also}."
     if end is not None:
         more = {"largest": "larger", "smallest": "smaller"}[end]
@@ -177,10 +179,6 @@ def _value(name: str, value: Any) -> str:
     if name == "noise":
         return str(value)
     return c_name(value) if name == "c" else f"{value:g}"
-
-
-def _and(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 # ---------- the scores of all settings
@@ -329,16 +327,14 @@ class Selection:
 
         Simplest: fewest factors; among those, the largest penalty; then the largest c; then Poisson noise.
         """
-        within = self.summary["within_one_se"]
-        near = [setting for setting, is_near in zip(self.settings, within, strict=True) if is_near]
-        return min(near, key=lambda setting: setting.complexity)
+        return judge(self.summary).simplest
 
     @property
     def judgement(self) -> Judgement:
         """What the data say about every parameter, with the reasons."""
         notes = [self.about["note"]] if "note" in self.about else []
         if self.not_tried:
-            notes.append(f"Not tried: K = {_and([str(number) for number in self.not_tried])}.")
+            notes.append(f"Not tried: K = {joined([*map(str, self.not_tried)])}.")
         n_samples, of_all = self.scores.shape[2], self.about["n_samples"]
         if n_samples < of_all:
             notes.append(

@@ -21,7 +21,6 @@ from log1pnmf.analysis.groups import (
     factor_colors,
     group_means,
     point_colors,
-    read_groups,
     read_labels,
     sections_of,
 )
@@ -465,7 +464,7 @@ def loadings_by_group(
 ) -> Axes:
     """Draw the mean loading of each factor in each group, as a heat map."""
     fit = fit_to_draw(source, key=key)
-    groups = read_groups(source, groupby)
+    groups = read_labels(source, groupby, scale=False)
     means = group_means(fit.loadings, groups)
     ax = axes_or_new(ax, (1.9 + 0.42 * fit.n_components, 0.9 + 0.27 * len(groups.names)))
     image = canvas.heat_map(ax, means, "Blues", (0.0, max(float(means.max()), 1e-300)))

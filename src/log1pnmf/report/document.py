@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from log1pnmf._common.archive import StrPath, check_writable, replacing
-from log1pnmf._common.checks import check_one_each, plural, require, versions
+from log1pnmf._common.checks import check_one_each, joined, plural, require, versions
 from log1pnmf.analysis.evidence import Evidence, evidence_in
 from log1pnmf.analysis.groups import (
     ALIKE,
@@ -44,7 +44,7 @@ from log1pnmf.fitting.summary import NOISES, link_in_words
 from . import sections
 from .comparison import Comparison, compare, same_factors
 from .figures import MOST_SAMPLES, arrange_samples, histogram, map_data, structure_data
-from .inputs import N_TABLE, ReportInput, decimal, enumerate_words, keep_together, percent, significant
+from .inputs import N_TABLE, ReportInput, decimal, keep_together, percent, significant
 
 NOT_THE_ONLY_ONE = (
     "Factors are one good explanation of the counts, not the only one: another start (random_state, init) "
@@ -207,6 +207,8 @@ def _render(inputs: ReportInput) -> str:
     ]
     comparison = None if pair is None else compare(inputs.fits, pair, groups=inputs.groups)
     script, fits = _text("report.js"), sections.describe_fits(inputs)
+    label, x_title = "Histogram of the size factors of the samples", "size factor (log scale)"
+    sizes = histogram(inputs.fits[0].size_factors, label=label, x_title=x_title)
     n, n_drawn = len(inputs.sample_names), len(arrangement.order)
     which = "chosen at random" if inputs.groups is None else "a part of every group"
     drawn = f"all {n:,} samples" if n_drawn == n else f"{n_drawn:,} of {n:,} samples, {which}"
@@ -214,7 +216,9 @@ def _render(inputs: ReportInput) -> str:
         inputs=inputs,
         lead=_lead(inputs, factors[0], comparison),
         quality=_quality(inputs, fits["explained"]),
-        data=_describe_data(inputs),
+        data=inputs.fits[0].data,
+        sizes=sizes,
+        sizes_note=_sizes_note(inputs.fits[0], differ=sizes is not None),
         fits=fits,
         misfit=sections.describe_misfit(inputs),
         batches=sections.describe_batches(inputs),
@@ -225,7 +229,7 @@ def _render(inputs: ReportInput) -> str:
         drawn=drawn,
         corresponding=ALIKE,
         notes=_notes(inputs),
-        versions=enumerate_words([f"{WORDS.get(name, name)} {text}" for name, text in versions().items()]),
+        versions=joined([f"{WORDS.get(name, name)} {text}" for name, text in versions().items()]),
         parameters=[_call(fit) for fit in inputs.fits],
         style=_text("report.css"),
         script=script,
@@ -289,7 +293,7 @@ def _several(inputs: ReportInput) -> str:
     sizes = sorted({fit.n_components for fit in inputs.fits})
     each = plural(sizes[0], "factor") if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} factors"
     if len(sizes) == 1 and len(inputs.fits) <= MOST_LISTED:
-        return f"{each} at {enumerate_words(inputs.labels)}"
+        return f"{each} at {joined(inputs.labels)}"
     return f"{len(inputs.fits)} fits with {each}"
 
 
@@ -298,14 +302,14 @@ def _quality(inputs: ReportInput, explained: Sequence[float]) -> str:
     failed = [label for label, fit in zip(inputs.labels, inputs.fits, strict=True) if not fit.converged]
     n = len(inputs.fits)
     if failed:
-        state = f"Not converged: {enumerate_words(failed)}. See the notes."
+        state = f"Not converged: {joined(failed, most=6)}. See the notes."
     else:
         state = {1: "The fit converged.", 2: "Both fits converged."}.get(n, f"All {n} fits converged.")
     if any(math.isnan(share) for share in explained):
         return state
     who = "It explains" if n == 1 else "They explain"
     shown = explained if n <= MOST_LISTED else (min(explained), max(explained))
-    listed = (enumerate_words if n <= MOST_LISTED else " to ".join)([percent(share) for share in shown])
+    listed = (joined if n <= MOST_LISTED else " to ".join)([percent(share) for share in shown])
     return f"{state} {who} {listed} of the deviance of the counts that were fitted."
 
 
@@ -325,29 +329,6 @@ def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
         )
     notes += [(text, False) for text in (sections.evidence_note(inputs), *inputs.notes) if text]
     return notes if inputs.compared else [*notes, (NOT_THE_ONLY_ONE, False)]
-
-
-def _describe_data(inputs: ReportInput) -> dict[str, Any]:
-    """Return what was counted, how much of it, and how samples differ in size."""
-    data = inputs.fits[0].data
-    nonzero = data.nnz / data.n_entries
-    shares = f"{percent(nonzero)} of all; {percent(1 - nonzero)} zeros"
-    rows = [
-        ("Samples", f"{data.n_samples:,}"),
-        ("Features", f"{data.n_features:,}"),
-        ("Entries that are not zero", f"{data.nnz:,} ({shares})"),
-        ("Total count", f"{data.total:,.0f} ({significant(data.mean_total)} per sample)"),
-        ("Samples without any count", f"{data.n_empty_samples:,}"),
-        ("Features without any count", f"{data.n_empty_features:,}"),
-    ]
-    if inputs.groups is not None:
-        rows.append((f"Groups ({inputs.group_name})", f"{inputs.n_groups:,}"))
-    if inputs.source:
-        rows.append(("Source", inputs.source))
-    rows += [("Removed before the fit", text) for text in inputs.filters]
-    label, x_title = "Histogram of the size factors of the samples", "size factor (log scale)"
-    chart = histogram(inputs.fits[0].size_factors, label=label, x_title=x_title)
-    return {"rows": rows, "sizes": chart, "sizes_note": _sizes_note(inputs.fits[0], differ=chart is not None)}
 
 
 def _sizes_note(fit: Fit, *, differ: bool) -> str:

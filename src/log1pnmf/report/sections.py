@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from log1pnmf._common.checks import plural, shown
+from log1pnmf._common.checks import joined, plural, shown
 from log1pnmf.analysis.batches import batch_findings, confounded_groups
 from log1pnmf.analysis.diagnostics import Diagnostics, diagnose
 from log1pnmf.analysis.evidence import Evidence, evidence
@@ -26,7 +26,7 @@ from log1pnmf.fitting.settings import LARGEST_EXACT
 from log1pnmf.fitting.summary import NOISES, levelled, model_facts, quality_facts
 
 from .figures import Array, Chart, histogram, log_curve, log_points
-from .inputs import N_TABLE, ReportInput, alike, decimal, enumerate_words, percent, significant
+from .inputs import N_TABLE, ReportInput, alike, decimal, percent
 
 # ---------- tests of features, and of whether factors are real
 
@@ -127,7 +127,6 @@ def describe_factors(
                 "n_markers": None if tested is None else int(tested.n_rising[k]),
                 "reliability": 1.0 if tested is None else float(tested.reliability[k]),
                 "relative": tested is not None and bool(tested.unmoved[k]),
-                "evidence": [] if found is None else _evidence_cells(found, k),
             }
         )
     return {
@@ -137,18 +136,9 @@ def describe_factors(
         "group_sizes": [] if groups is None else groups.sizes.tolist(),
         "means": means.tolist(),
         "correlations": correlation_matrix(fit.factors).tolist(),
-        "n_tested": None if tests is None else tests.n_samples,
-        "split": tests is not None and tests.split,
-        "judgement": "" if found is None else found.judgement(),
+        "tests": tests,
+        "evidence": found,
     }
-
-
-def _evidence_cells(found: Evidence, k: int) -> list[str]:
-    """Write what is lost without a factor, and how often it comes back, as the cells of a table."""
-    shares = [(found.seeds[k], found.n_seeds), (found.bootstrap[k], found.n_bootstrap)]
-    loss = found.loss[k]
-    lost = ["–", "–"] if np.isnan(loss) else [f"{loss:,.0f}", f"{found.times_noise[k]:.1f}"]
-    return [*lost, *("–" if np.isnan(share) else f"{share * n:.0f} of {n}" for share, n in shares)]
 
 
 def served_groups(means: Array, names: Sequence[str]) -> list[str]:
@@ -175,7 +165,7 @@ def _sentence(loading: Array, groups: Groups | None, served: list[str]) -> str:
         return f"Used by {who} groups, most by {first}."
     if len(served) == 1:
         return f"Used by one group: {first}."
-    others = enumerate_words([f"{name} ({value[name]})" for name in served[1:]], most=MOST_NAMED)
+    others = joined([f"{name} ({value[name]})" for name in served[1:]], most=MOST_NAMED)
     return f"Used by {len(served)} of {len(groups.names)} groups: {first}, {others}."
 
 
@@ -279,37 +269,30 @@ def describe_misfit(inputs: ReportInput) -> list[dict[str, Any]]:
     """Compare all fits with the counts; nothing without counts, or with too many entries."""
     if inputs.counts is None or math.prod(inputs.counts.shape) > LARGEST_EXACT:
         return []
-    return [
-        _misfit(inputs, label, diagnose(fit, inputs.counts))
-        for label, fit in zip(inputs.labels, inputs.fits, strict=True)
-    ]
-
-
-def _misfit(inputs: ReportInput, label: str, found: Diagnostics) -> dict[str, Any]:
-    """Return sentences, charts and tables of the least explained for one fit."""
-    noise, variance = NOISES[found.noise], np.nan_to_num(found.feature_dispersion)
-    entries = zip(*(found.worst[name] for name in ("sample", "feature", "count", "mean")), strict=True)
-    return {
-        "label": label,
-        "sentences": replace(found, sample_names=inputs.sample_names).summary(N_LISTED).split("\n"),
-        "noise": noise,
-        "chart": histogram(
-            variance,
-            label=f"Histogram of the variances of features at {label}",
-            x_title=f"variance / {noise} variance (log scale)",
-            y_title="features",
-        ),
-        "dispersions": _dispersions(found, label),
-        "features": [
-            (found.feature_names[j], significant(found.feature_mean[j]), significant(variance[j]))
-            for j in np.argsort(-variance, kind="stable")[:N_LISTED]
-            if variance[j] > 0.0
-        ],
-        "entries": [
-            (inputs.sample_names[i], found.feature_names[j], significant(count), significant(mean))
-            for i, j, count, mean in islice(entries, N_LISTED)
-        ],
-    }
+    sections, names = [], inputs.sample_names
+    for label, fit in zip(inputs.labels, inputs.fits, strict=True):
+        found = diagnose(fit, inputs.counts)
+        features = found.feature_names
+        noise, variance = NOISES[found.noise], np.nan_to_num(found.feature_dispersion)
+        largest = [j for j in np.argsort(-variance, kind="stable")[:N_LISTED] if variance[j] > 0.0]
+        entries = zip(*(found.worst[name] for name in ("sample", "feature", "count", "mean")), strict=True)
+        sections.append(
+            {
+                "label": label,
+                "sentences": replace(found, sample_names=names).summary(N_LISTED).split("\n"),
+                "noise": noise,
+                "chart": histogram(
+                    variance,
+                    label=f"Histogram of the variances of features at {label}",
+                    x_title=f"variance / {noise} variance (log scale)",
+                    y_title="features",
+                ),
+                "dispersions": _dispersions(found, label),
+                "features": [(features[j], found.feature_mean[j], variance[j]) for j in largest],
+                "entries": [(names[i], features[j], *of) for i, j, *of in islice(entries, N_LISTED)],
+            }
+        )
+    return sections
 
 
 def _dispersions(found: Diagnostics, label: str) -> Chart | None:
@@ -335,44 +318,26 @@ def describe_batches(inputs: ReportInput) -> list[dict[str, Any]]:
     counts = inputs.counts
     if counts is not None and math.prod(counts.shape) > LARGEST_EXACT:
         counts = None
-    return [
-        _batches(inputs, label, fit, counts)
-        for label, fit in zip(inputs.labels, inputs.fits, strict=True)
-        if fit.batches is not None and fit.batches.n_batches > 1
-    ]
-
-
-def _batches(inputs: ReportInput, label: str, fit: Fit, counts: Counts | None) -> dict[str, Any]:
-    """Return sentences, warnings, a chart and a table about the batches of one fit."""
-    assert fit.batches is not None
-    found = batch_findings(fit, counts)
-    sentences = [
-        "In each batch the rate of every feature is multiplied by an effect. Loadings and factors describe "
-        f"what the {fit.batches.n_batches} batches have in common."
-    ]
-    if counts is not None:
-        sentences.append(
-            "With the same loadings and factors, but without the effects, the deviance of this fit would be "
-            f"{found['excess'][-1]:.1%} larger."
-        )
-    coinciding = [] if inputs.groups is None else confounded_groups(fit, inputs.groups.labels)
-    return {
-        "label": label,
-        "sentences": sentences,
-        "warnings": [f"{text[0].upper()}{text[1:]}." for text in coinciding],
-        "chart": histogram(
+    sections = []
+    for label, fit in zip(inputs.labels, inputs.fits, strict=True):
+        if fit.batches is None or fit.batches.n_batches < 2:
+            continue
+        found = batch_findings(fit, counts)
+        coinciding = [] if inputs.groups is None else confounded_groups(fit, inputs.groups.labels)
+        chart = histogram(
             fit.batches.effects.ravel(),
             label=f"Histogram of the effects of batches on features at {label}",
             x_title="effect of a batch on a feature (log scale)",
             y_title="features in batches",
-        ),
-        "rows": [
-            (
-                name,
-                f"{size:,}",
-                "" if math.isnan(excess) else f"{excess:.1%}",
-                ", ".join(f"{feature}\u00a0×\u00a0{effect:.2g}" for feature, effect in features),
-            )
-            for name, size, excess, features in list(zip(*found.values(), strict=True))[:-1]
-        ],
-    }
+        )
+        sections.append(
+            {
+                "label": label,
+                "n_batches": fit.batches.n_batches,
+                "excess": found["excess"][-1],
+                "warnings": [f"{text[0].upper()}{text[1:]}." for text in coinciding],
+                "chart": chart,
+                "rows": list(zip(*found.values(), strict=True))[:-1],
+            }
+        )
+    return sections
