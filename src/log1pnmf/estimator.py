@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
@@ -69,7 +70,35 @@ def _part(name: str) -> Any:
     return property(attrgetter(f"fit_.{name}"))
 
 
-class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class _Parameters(BaseEstimator):
+    """Parameters of `Log1pNMF`, which scikit-learn finds in the signature of ``__init__``."""
+
+    n_components: int = 2
+    _: KW_ONLY
+    c: float = 1.0
+    noise: NoiseKind = "poisson"
+    size_factors: SizesKind | Numbers = "total"
+    random_state: Seed = 0
+    n_jobs: int | None = None
+    likelihood: LikelihoodKind = "auto"
+    zeros_tol: float = 1e-4
+    dispersion: DispersionKind | float | Numbers = "feature"
+    batch_strength: float = 10.0
+    init: InitKind | tuple[Any, Any] | Fit = "auto"
+    n_init: int = 1
+    l1: float | Literal["auto"] = 0.0
+    mask_penalty: float = math.inf
+    row_solver: RowSolver = "newton"
+    max_iter: int = 1000
+    tol: float = 1e-9
+    engine: EngineKind = "auto"
+    fixed_factors: Any = None
+    mask: Any = None
+    verbose: int | None = None
+
+
+class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
     """Poisson NMF with the shifted-log link, ``alpha_c log(1 + lam / c) = L F'``.
 
     The counts of sample i are ``Poisson(s_i lam_ij)``, ``alpha_c = max(1, c)``; ``c = inf`` is the identity
@@ -235,53 +264,6 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     __metadata_request__fit: ClassVar = {"size_factors": True, "batch": True, "fixed_loadings": True}
     __metadata_request__transform: ClassVar = {"size_factors": True, "batch": True, "fixed_loadings": True}
     __metadata_request__score: ClassVar = {"size_factors": True, "batch": True}
-
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        c: float = 1.0,
-        noise: NoiseKind = "poisson",
-        size_factors: SizesKind | Numbers = "total",
-        random_state: Seed = 0,
-        n_jobs: int | None = None,
-        likelihood: LikelihoodKind = "auto",
-        zeros_tol: float = 1e-4,
-        dispersion: DispersionKind | float | Numbers = "feature",
-        batch_strength: float = 10.0,
-        init: InitKind | tuple[Any, Any] | Fit = "auto",
-        n_init: int = 1,
-        l1: float | Literal["auto"] = 0.0,
-        mask_penalty: float = math.inf,
-        row_solver: RowSolver = "newton",
-        max_iter: int = 1000,
-        tol: float = 1e-9,
-        engine: EngineKind = "auto",
-        fixed_factors: Any = None,
-        mask: Any = None,
-        verbose: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.c = c
-        self.noise = noise
-        self.size_factors = size_factors
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.likelihood = likelihood
-        self.zeros_tol = zeros_tol
-        self.dispersion = dispersion
-        self.batch_strength = batch_strength
-        self.init = init
-        self.n_init = n_init
-        self.l1 = l1
-        self.mask_penalty = mask_penalty
-        self.row_solver = row_solver
-        self.max_iter = max_iter
-        self.tol = tol
-        self.engine = engine
-        self.fixed_factors = fixed_factors
-        self.mask = mask
-        self.verbose = verbose
 
     # ---------------------------------------------------------------- fitting
 

@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from log1pnmf import Log1pNMF, dominant_factor, shares
 from log1pnmf._common import checks
 from log1pnmf.analysis import diagnose
-from log1pnmf.analysis.groups import Groups
+from log1pnmf.analysis.groups import Groups, groups_of
 from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.pl.canvas import fit_of_arrays as fit_of
@@ -21,7 +21,7 @@ from log1pnmf.report import document, write_report
 from log1pnmf.report import figures as structure
 from log1pnmf.report import inputs as words
 from log1pnmf.report.comparison import compare
-from log1pnmf.report.document import MOST_GROUPS, groups_of
+from log1pnmf.report.document import MOST_GROUPS
 from log1pnmf.report.figures import histogram, log_curve
 from log1pnmf.report.sections import served_groups
 

@@ -146,6 +146,15 @@ def read_labels(source: Any, groupby: Any, *, scale: bool = True) -> Any:
     return groups
 
 
+def groups_of(source: Any, groupby: Any, n_samples: int) -> tuple[Groups, bool]:
+    """Return groups of samples, and whether they are ranges of numbers."""
+    labels = labels_of(source, groupby)
+    numbers = as_numbers(labels)
+    groups = Groups.of(labels) if numbers is None else quarters(numbers)
+    check_one_each("groupby", groups.codes, n_samples)
+    return groups, numbers is not None
+
+
 def group_means(loadings: Array, groups: Groups) -> Array:
     """Return the mean loading of every group (row) on every factor."""
     check_one_each("groupby", groups.codes, len(loadings))

@@ -14,19 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from log1pnmf._common import checks
 from log1pnmf._common.archive import StrPath, check_writable
-from log1pnmf._common.checks import (
-    OnStep,
-    Seed,
-    as_random,
-    check_absent,
-    check_choice,
-    check_whole,
-    convergence_warning,
-    new_seed,
-    shown,
-    warn,
-)
+from log1pnmf._common.checks import OnStep, Seed, convergence_warning, shown, warn
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import check_fraction
 from log1pnmf.engines.native import effective_threads
@@ -186,24 +176,24 @@ def select(
     3
     """
     grid = Grid.of(c, n_components, l1, noise)
-    check_choice("holdout", holdout, HOLDOUTS)
-    check_whole("n_folds", n_folds, least=1 if holdout == "counts" else 2)
-    check_whole("n_starts", n_starts, least=1)
-    check_whole("n_seeds", n_seeds, least=0)
+    checks.check_choice("holdout", holdout, HOLDOUTS)
+    checks.check_whole("n_folds", n_folds, least=1 if holdout == "counts" else 2)
+    checks.check_whole("n_starts", n_starts, least=1)
+    checks.check_whole("n_seeds", n_seeds, least=0)
     if max_samples is not None:
-        check_whole("max_samples", max_samples, least=2)
+        checks.check_whole("max_samples", max_samples, least=2)
     if n_seeds == 1:
         raise ValueError("n_seeds must be 0 or at least 2, got 1: fits are compared with each other")
-    check_absent(parameters, NOT_FOR_SELECTION, "the fits of a selection")
+    checks.check_absent(parameters, NOT_FOR_SELECTION, "the fits of a selection")
     parameters = {**ENOUGH, **parameters}
-    check_choice("init", parameters["init"], INITS)  # every fold needs a start of its own
-    check_choice("engine", parameters["engine"], ENGINES)
+    checks.check_choice("init", parameters["init"], INITS)  # every fold needs a start of its own
+    checks.check_choice("engine", parameters["engine"], ENGINES)
     everything = Counts.from_any(counts)
     check_totals(everything)
     data, rows = everything.part_in_memory(max_samples)
     check_any(data)
     first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0], "noise": grid.noise[-1]}
-    seed = new_seed(as_random(random_state))
+    seed = checks.new_seed(checks.as_random(random_state))
     settings, given = checked(**parameters, **first, random_state=seed, batch=batch)
     if "dispersion" in given:
         raise ValueError("dispersion must be 'feature' or 'shared' here: every fold finds its own")

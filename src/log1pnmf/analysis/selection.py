@@ -13,16 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.archive import (
-    StrPath,
-    from_tree,
-    join_arrays,
-    making_whole,
-    read_archive,
-    split_arrays,
-    to_tree,
-    write_archive,
-)
+from log1pnmf._common import archive
 from log1pnmf._common.checks import joined, plural
 from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.model.problem import Array
@@ -361,7 +352,7 @@ class Selection:
         return "\n".join(lines)
 
     @classmethod
-    def load(cls, path: StrPath) -> Selection:
+    def load(cls, path: archive.StrPath) -> Selection:
         """Read what `select(..., resume=path)` wrote, finished or not."""
         done = read_done(path)
         return cls.of(Grid.of(**done.about["grid"]), done.records, done.about, done.agreements)
@@ -432,27 +423,29 @@ class Done:
     about: dict[str, Any]
 
 
-def write_done(path: StrPath, done: Done) -> None:
+def write_done(path: archive.StrPath, done: Done) -> None:
     """Write everything done so far, atomically."""
     parts: dict[str, list[Any]] = {
         "records": done.records,
         "agreements": [{"setting": one, "between": between} for one, between in done.agreements.items()],
         "fits": [{**job._asdict(), "fit": fit} for job, fit in done.fits.items()],
     }
-    tree = {name: to_tree({str(k): one for k, one in enumerate(part)}) for name, part in parts.items()}
-    write_archive(path, *split_arrays({"kind": KIND, "about": done.about, **tree}))
+    tree = {
+        name: archive.to_tree({str(k): one for k, one in enumerate(part)}) for name, part in parts.items()
+    }
+    archive.write_archive(path, *archive.split_arrays({"kind": KIND, "about": done.about, **tree}))
 
 
-def read_done(path: StrPath) -> Done:
+def read_done(path: archive.StrPath) -> Done:
     """Read what `write_done` wrote."""
-    arrays, metadata = read_archive(path, kind=KIND)
-    with making_whole(f"{os.fspath(path)} holds a selection", "start again"):
-        tree = join_arrays(arrays, metadata)
+    arrays, metadata = archive.read_archive(path, kind=KIND)
+    with archive.making_whole(f"{os.fspath(path)} holds a selection", "start again"):
+        tree = archive.join_arrays(arrays, metadata)
         records, agreements, fits = (tree[name].values() for name in ("records", "agreements", "fits"))
-        jobs = [Job(one["part"], from_tree(Setting, one["setting"]), one["seed"]) for one in fits]
+        jobs = [Job(one["part"], archive.from_tree(Setting, one["setting"]), one["seed"]) for one in fits]
         return Done(
-            [from_tree(ScoredFit, one) for one in records],
-            {from_tree(Setting, one["setting"]): one["between"] for one in agreements},
+            [archive.from_tree(ScoredFit, one) for one in records],
+            {archive.from_tree(Setting, one["setting"]): one["between"] for one in agreements},
             {job: Fit.from_parts({}, one["fit"]) for job, one in zip(jobs, fits, strict=True)},
             tree["about"],
         )

@@ -371,10 +371,12 @@ class RunFolder:
         finally:
             csv.field_size_limit(before)
 
-    def labels(self, column: str) -> np.ndarray:
-        """Return the labels of the samples, by the name of their `column` in the data."""
+    def labels(self, column: str | None) -> Any:
+        """Return the labels of the samples, by the name of their `column` in the data; None for none."""
         there = [name for name in self.samples if name not in SAMPLE_COLUMNS]
         columns = dict(zip(self.record.sample_columns, there, strict=False))
+        if column is None:
+            return None
         if column not in columns:
             known = ", ".join(columns)
             raise BadFileError(f"{self.path} has no label {column!r}; choose one of: {known or 'none'}")

@@ -102,8 +102,7 @@ def select(
     for one in noises:
         check_choice("--noise", one, NOISES)
     asked = {**solver.parameters(max(numbers)), "n_components": numbers, "c": shifts, "noise": noises}
-    asked |= {"holdout": holdout, "n_folds": folds, "n_seeds": seeds}
-    asked["max_samples"] = max_samples or None
+    asked |= {"holdout": holdout, "n_folds": folds, "n_seeds": seeds, "max_samples": max_samples or None}
     check_choice("--holdout", holdout, HOLDOUTS)
     check_whole("--folds", folds, least=1)
     check_whole("--seeds", seeds, least=0)
@@ -137,7 +136,6 @@ def select(
                 raise
             screen.error(f"interrupted: what is done is kept in {output}; the same with --resume goes on")
             return KEPT
-        finished = found.is_whole
         screen.notes(warned)
         table_of_settings = {**found.summary, "c": [c_name(one) for one in found.summary["c"]]}
         problems = screen.attempt(  # all of it is in the state
@@ -152,15 +150,14 @@ def select(
         screen.wrote(output, f" ({written})")
         for name, why in problems.items():
             screen.error(f"{name} was not written: {why}")
-        setting = found.judgement.setting
-        if setting is not None:
+        if (setting := found.judgement.setting) is not None:
             penalty = f" --set l1={setting.l1:g}" if setting.l1 else ""
             kind = f" --noise {setting.noise}" if setting.noise != Settings.noise else ""
             chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}{kind}"
             column = "" if batch is None else f" --batch {batch}"
             screen.say(f"then: log1pnmf fit {file} {chosen}{column} -o FOLDER")
-    screen.result({"output": str(output), **_as_record(found), "finished": finished})
-    if not finished:
+    screen.result({"output": str(output), **_as_record(found), "finished": found.is_whole})
+    if not found.is_whole:
         screen.error(f"interrupted: the same command with --resume goes on in {output}")
         return KEPT
     return 1 if problems else 0

@@ -180,16 +180,8 @@ def made_up_donors(*, seed: int = 0) -> Donors:
     in_donors = np.exp(rng.normal(0.0, DONOR_SPREAD, (len(DONORS), len(genes))))[donor]
     captured = on_chips * in_donors
     counts = rng.binomial(counts, captured / captured.max(axis=0))
-    return Donors(
-        counts=sparse.csr_matrix(counts.astype(np.int32)),
-        feature_names=genes,
-        cell_type=cell_type,
-        donor=names,
-        condition=condition,
-        chip=chip,
-        answer=answer,
-        response=list(RESPONSE),
-    )
+    matrix, response = sparse.csr_matrix(counts.astype(np.int32)), list(RESPONSE)
+    return Donors(matrix, genes, cell_type, names, condition, chip, answer, response)
 
 
 def _some_cells(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import datetime
 import hashlib
 import math
@@ -17,24 +16,13 @@ from typing import Any
 import numpy as np
 
 from log1pnmf._common.archive import StrPath, check_writable, replacing
-from log1pnmf._common.checks import check_one_each, joined, plural, require, versions
+from log1pnmf._common.checks import joined, plural, require, versions
 from log1pnmf.analysis.evidence import Evidence, evidence_in
-from log1pnmf.analysis.groups import (
-    ALIKE,
-    Groups,
-    Section,
-    as_numbers,
-    colors_of_fits,
-    fold_groups,
-    labels_of,
-    quarters,
-    sections_of,
-    spacing,
-)
+from log1pnmf.analysis.groups import ALIKE, colors_of_fits, fold_groups, groups_of
 from log1pnmf.analysis.markers import Markers, markers_in
 from log1pnmf.analysis.stability import Sweep
 from log1pnmf.counts.features import find_features
-from log1pnmf.fitting.anndata import as_fit, is_annotated, symbols_of
+from log1pnmf.fitting.anndata import as_fit, symbols_of
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import default_of
 from log1pnmf.fitting.new_samples import counts_of
@@ -43,7 +31,7 @@ from log1pnmf.fitting.summary import NOISES, link_in_words
 
 from . import sections
 from .comparison import Comparison, compare, same_factors
-from .figures import MOST_SAMPLES, arrange_samples, histogram, map_data, structure_data
+from .figures import MOST_SAMPLES, arrange_samples, histogram, map_data, maps_of, structure_data
 from .inputs import N_TABLE, ReportInput, decimal, keep_together, percent, significant
 
 NOT_THE_ONLY_ONE = (
@@ -371,15 +359,6 @@ def _typed(value: Any) -> str:
 # ---------- what was given for a report
 
 
-def groups_of(source: Any, groupby: Any, n_samples: int) -> tuple[Groups, bool]:
-    """Return groups of samples, and whether they are ranges of numbers."""
-    labels = labels_of(source, groupby)
-    numbers = as_numbers(labels)
-    groups = Groups.of(labels) if numbers is None else quarters(numbers)
-    check_one_each("groupby", groups.codes, n_samples)
-    return groups, numbers is not None
-
-
 def results_of(what: str, given: Any, fits: Sequence[Fit], stored: Iterable[Any]) -> tuple[Any, ...]:
     """Return the evidence or markers of each fit that were given or stored; nothing where none were."""
 
@@ -400,19 +379,6 @@ def results_of(what: str, given: Any, fits: Sequence[Fit], stored: Iterable[Any]
             "for a fit that has none"
         )
     return found
-
-
-def maps_of(source: Any) -> dict[str, list[Section]]:
-    """Return the UMAP and the sections in space of an AnnData, where it has them; y points downwards."""
-    maps: dict[str, list[Section]] = {}
-    there: Any = source.obsm if is_annotated(source) else {}
-    if "X_umap" in there and np.isfinite(there["X_umap"]).all():
-        places = np.asarray(there["X_umap"], dtype=np.float64)[:, :2] * (1.0, -1.0)
-        maps["UMAP"] = [Section("", np.arange(len(places)), places, spacing(places))]
-    if "spatial" in there:
-        with contextlib.suppress(ValueError):  # sections that cannot be told apart are not drawn
-            maps["In space"] = sections_of(source, image="none")
-    return maps
 
 
 def check_texts(what: str, values: Any) -> list[str]:

@@ -5,6 +5,7 @@ The charts need no script, follow the page's colours and print sharply.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.analysis.groups import PALE, Arrangement, Section, arrange
+from log1pnmf.analysis.groups import PALE, Arrangement, Section, arrange, sections_of, spacing
 from log1pnmf.analysis.metrics import dominant_factor
+from log1pnmf.fitting.anndata import is_annotated
 
 from .inputs import ReportInput
 
@@ -57,6 +59,19 @@ MOST_SECTIONS = 12
 MAP_WIDTH = 400.0  # and at most this height
 LEAST_DOT = 5.0
 SHADES = 4  # beside that of loadings near 0; the style sheet has a class for each
+
+
+def maps_of(source: Any) -> dict[str, list[Section]]:
+    """Return the UMAP and the sections in space of an AnnData, where it has them; y points downwards."""
+    maps: dict[str, list[Section]] = {}
+    there: Any = source.obsm if is_annotated(source) else {}
+    if "X_umap" in there and np.isfinite(there["X_umap"]).all():
+        places = np.asarray(there["X_umap"], dtype=np.float64)[:, :2] * (1.0, -1.0)
+        maps["UMAP"] = [Section("", np.arange(len(places)), places, spacing(places))]
+    if "spatial" in there:
+        with contextlib.suppress(ValueError):  # sections that cannot be told apart are not drawn
+            maps["In space"] = sections_of(source, image="none")
+    return maps
 
 
 def map_data(inputs: ReportInput, colors: Sequence[str]) -> list[dict[str, Any]]:
