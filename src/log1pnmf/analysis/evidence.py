@@ -269,7 +269,8 @@ def evidence(
         loss, noise = np.full(fit.n_components, math.inf if k else math.nan), list[float]()
         for j in range(k):
             if refits.possible_without(j):
-                less, loss[j] = refits.loss_without(j)
+                less, alone = refits.without(data, refits.at, j)
+                loss[j] = alone - refits.loss
                 if not noise or j % math.ceil(k / N_NOISE) == 0:
                     noise.append(refits.loss_of_noise(less, j, new_seed(rng)))
             seen()
@@ -308,6 +309,7 @@ class _Refits:
     fit: Fit
     data: Counts
     constraint: Constraint
+    at: Point  # of the fit
     loss: float
     n_jobs: int | None
     on_iteration: Callable[[Any], object]  # returns nothing: a refit goes on
@@ -317,16 +319,11 @@ class _Refits:
         """Refit to the subsample, from where the fit is."""
         fit = fit.of_rows(rows)
         known = structure_of(data, fit.settings, **dict(zip(KNOWN, fit.known_parts, strict=True)))
-        self = cls(fit, data, constraint_of(fit.settings, known), math.nan, *how)
-        point, loss = self.settled(data, Point(fit.loadings, fit.factors / fit.link.alpha), self.constraint)
-        fit = replace(fit, loadings=point.loadings, factors=point.factors * fit.link.alpha)
-        return replace(self, fit=fit, loss=loss)
-
-    def loss_without(self, k: int) -> tuple[Point, float]:
-        """Return the fit without a factor, and what is lost without it."""
-        at = Point(self.fit.loadings, self.fit.factors / self.fit.link.alpha)
-        less, loss = self.without(self.data, at, k)
-        return less, loss - self.loss
+        start = Point(fit.loadings, fit.factors / fit.link.alpha)
+        self = cls(fit, data, constraint_of(fit.settings, known), start, math.nan, *how)
+        at, loss = self.settled(data, start, self.constraint)
+        fit = replace(fit, loadings=at.loadings, factors=at.factors * fit.link.alpha)
+        return replace(self, fit=fit, at=at, loss=loss)
 
     def loss_of_noise(self, less: Point, k: int, seed: int) -> float:
         """Return what is lost without a factor that was fitted to noise in place of another."""

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -42,18 +39,6 @@ HELD_OUT = (
     "counts: hold out a share of every count; samples: hold out whole samples, which also works for "
     "overdispersed counts."
 )
-
-
-@contextmanager
-def writing_selection(path: Path, *, force: bool, resume: bool) -> Iterator[Path]:
-    """Claim a folder for a comparison, before any work."""
-    if resume and not (path / STATE).exists():
-        raise FileNotFoundError(f"{path} holds no comparison to continue; leave out --resume")
-    how: Any = {"record": STATE, "otherwise": ", continue it (--resume)"}
-    with claimed(path) if resume else claimed_for_run(path, force=force, **how) as place:
-        for name in () if resume else SELECT_NAMES:
-            remove(place / name)
-        yield place
 
 
 def _as_record(found: Selection) -> dict[str, Any]:
@@ -111,7 +96,12 @@ def select(
             "there is only one setting, so nothing to compare; give several K (-k 2-6,8), several c "
             "(-c 1 -c inf), or --noise poisson,nb"
         )
-    with writing_selection(output, force=force, resume=resume) as folder:
+    if resume and not (output / STATE).exists():
+        raise FileNotFoundError(f"{output} holds no comparison to continue; leave out --resume")
+    how: Any = {"record": STATE, "otherwise": ", continue it (--resume)"}
+    with claimed(output) if resume else claimed_for_run(output, force=force, **how) as folder:
+        for name in () if resume else SELECT_NAMES:
+            remove(folder / name)
         mask = None if reading.mask_var is None else reading.mask_var.removesuffix(common.ALL)
         table = read_filtered(file, replace(reading, mask_var=mask), screen).table
         if batch is not None:

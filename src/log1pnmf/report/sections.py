@@ -55,7 +55,7 @@ def find_evidence(inputs: ReportInput) -> list[Evidence | None]:
             for found, fit in zip(inputs.evidence, inputs.fits, strict=True)
         ]
     counts = inputs.counts
-    if counts is None or not _is_affordable(inputs.fits, counts):
+    if counts is None or _costly_fits(inputs.fits, counts):
         return [None] * len(inputs.fits)
     return [
         evidence(fit, counts, n_seeds=N_SEEDS, n_bootstrap=N_BOOTSTRAP, n_jobs=inputs.n_jobs)
@@ -65,22 +65,21 @@ def find_evidence(inputs: ReportInput) -> list[Evidence | None]:
 
 def evidence_note(inputs: ReportInput) -> str | None:
     """Describe why factors were not tested; None if they were, or if there are no counts."""
-    if inputs.evidence or inputs.counts is None or _is_affordable(inputs.fits, inputs.counts):
+    if inputs.evidence or inputs.counts is None or not (n := _costly_fits(inputs.fits, inputs.counts)):
         return None
     return (
         "This report does not test whether each factor is real: that would take "
-        f"{sum(map(_n_fits, inputs.fits))} more fits of counts of this size. Use "
+        f"{n} more fits of counts of this size. Use "
         "log1pnmf.analysis.evidence(fit, counts) or log1pnmf evidence."
     )
 
 
-def _n_fits(fit: Fit) -> int:
-    return fit.n_components + N_SEEDS + N_BOOTSTRAP
-
-
-def _is_affordable(fits: Sequence[Fit], counts: Counts) -> bool:
-    costs = [fit.n_components * _n_fits(fit) * (1.0 if fit.dispersion is None else DEARER) for fit in fits]
-    return math.prod(counts.shape) * math.fsum(costs) <= LARGEST
+def _costly_fits(fits: Sequence[Fit], counts: Counts) -> int:
+    """Return how many fits evidence takes, where these take longer than a report may; otherwise 0."""
+    numbers = [fit.n_components + N_SEEDS + N_BOOTSTRAP for fit in fits]
+    costs = [fit.n_components * (1.0 if fit.dispersion is None else DEARER) for fit in fits]
+    cost = math.prod(counts.shape) * math.fsum(map(math.prod, zip(numbers, costs, strict=True)))
+    return sum(numbers) if cost > LARGEST else 0
 
 
 # ---------- the factors of one fit: their share, the groups that use them, and how similar they are
