@@ -32,6 +32,7 @@ from log1pnmf.model.noise import NegativeBinomial, excess_constant
 from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
 from log1pnmf.model.problem import Array, Problem
 
+from .groups import Indices
 from .marker_tests import ERRORS, TINY, Z95, ErrorKind, inverse_information, weighted_products
 
 # ---------- the deviance that the model expects
@@ -197,8 +198,6 @@ def _of_block(information: Array, scores: Array | None, gradient: Array, low: An
 
 # ---------- diagnostics: features, samples and entries whose counts a fit does not explain
 
-Index = NDArray[np.intp]
-
 LEAST_MEAN = 1e-6  # where the model expects less, it expects nothing
 OVERDISPERSED = 1.5  # noise="nb" is mentioned from this multiple of Poisson's variance on
 OUTLYING = 5.0  # robust standard deviations above the median from which a sample is an outlier
@@ -269,12 +268,12 @@ class Diagnostics:
     trend_spread: float = math.nan
     feature_shared: Array | None = None
 
-    def outliers(self, threshold: float = OUTLYING) -> Index:
+    def outliers(self, threshold: float = OUTLYING) -> Indices:
         """Find samples more than `threshold` robust standard deviations above the median, the worst first."""
         order = np.argsort(-self.sample_score, kind="stable")
         return order[self.sample_score[order] > threshold]
 
-    def hidden(self, threshold: float = HIDDEN) -> Index:
+    def hidden(self, threshold: float = HIDDEN) -> Indices:
         """Find features with a `feature_shared` above `threshold`, those that lose most weight first."""
         if self.feature_shared is None or self.fitted_dispersion is None:
             return np.zeros(0, dtype=np.intp)
@@ -434,7 +433,7 @@ def _lost(mean: Array, dispersion: Array) -> Array:
     return dispersion * mean**2 / (1.0 + dispersion * mean)
 
 
-def _shared(residuals: Array, compared: Index, n_features: int) -> Array:
+def _shared(residuals: Array, compared: Indices, n_features: int) -> Array:
     """Return the part of the variance of residuals that some features share; 0 for those not compared.
 
     Correlations between independent residuals have eigenvalues of up to ``(1 + sqrt(m / n))**2`` (Marchenko
@@ -450,7 +449,7 @@ def _shared(residuals: Array, compared: Index, n_features: int) -> Array:
     return found
 
 
-def _trend(fit: Fit, counts: Counts, rows: Index) -> dict[str, Any]:
+def _trend(fit: Fit, counts: Counts, rows: Indices) -> dict[str, Any]:
     """Find the trend of dispersions that were estimated feature by feature."""
     if fit.dispersion is None or fit.settings.dispersion != "feature":
         return {}

@@ -612,7 +612,7 @@ def select(
     >>> print(adata.uns["log1p_nmf_select"]["judgement"].splitlines()[0])
     The data do not decide K: the best is at the end of the values tried.
     """
-    keys, counts = Keys(key_added), read_counts(adata, layer, chosen_features(adata, mask_var)).counts
+    keys, counts = Keys(key_added), read_counts(adata, layer, chosen_features(adata, mask_var, layer)).counts
     batch = batch_of(adata, batch_key)
     found = compare_settings(counts, n_components, c, random_state=random_state, batch=batch, **options)
     judgement = found.judgement
