@@ -67,6 +67,14 @@ def warn(message: str, category: type[Warning]) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
+@contextmanager
+def quiet(category: type[Warning] = Warning) -> Iterator[None]:
+    """Ignore warnings of a kind, such as those that were shown before."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category)
+        yield
+
+
 # ---------- the one progress display of fits, selections and passes over chunks
 
 PATIENCE = 3.0  # seconds that work may take before progress is shown without being asked for
@@ -111,8 +119,7 @@ class Progress:
     def __init__(
         self, label: str, unit: str, total: int | None = None, *, leave: bool = True, after: float = 0.0
     ) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a notebook without widgets gets a bar of text
+        with quiet():  # a notebook without widgets gets a bar of text
             from tqdm.auto import tqdm
         self._label, self._unit, self._closing = label, unit, leave and after == 0.0
         self._doing = label

@@ -22,7 +22,6 @@ simulations (200 samples, 150 features) the median over bootstrap samples was 0.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.checks import Seed, as_random, check_whole, new_seed, plural, shown
+from log1pnmf._common.checks import Seed, as_random, check_whole, new_seed, plural, quiet, shown
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
@@ -255,8 +254,7 @@ def evidence(
     data, rows = whole.part_in_memory(max_samples)
     rng = as_random(random_state)
     k = fit.n_components if fit.n_components > 1 else 0
-    with shown(verbose, "evidence") as on_fit, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the fit itself has said so
+    with shown(verbose, "evidence") as on_fit, quiet(UserWarning):  # the fit itself has shown them
         n_done, of_all = 0, k + n_seeds + n_bootstrap
 
         def seen(result: Any = None) -> Any:

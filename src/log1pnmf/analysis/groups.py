@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice, pairwise
@@ -13,7 +12,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import check_choice, check_one_each
+from log1pnmf._common.checks import check_choice, check_one_each, quiet
 from log1pnmf.fitting.anndata import column_of, is_annotated
 from log1pnmf.fitting.fit import SHARED, Fit, evenness
 from log1pnmf.model.problem import Array
@@ -350,8 +349,7 @@ def _shortest_leaves(points: Array) -> Indices:
 def _through_centres(points: Array, rng: np.random.Generator) -> Indices:
     """Order of points along a path through centres, which k-means finds."""
     start = points[rng.choice(len(points), size=MOST_LEAVES, replace=False)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # empty clusters, which are dropped
+    with quiet(UserWarning):  # empty clusters, which are dropped
         centres, nearest = scipy.cluster.vq.kmeans2(points, start, iter=KMEANS_ROUNDS, minit="matrix")
     used, nearest = np.unique(nearest, return_inverse=True)
     path = _shortest_leaves(centres[used])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import threading
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
@@ -16,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from log1pnmf._common import checks
 from log1pnmf._common.archive import StrPath, check_writable
-from log1pnmf._common.checks import OnStep, Seed, convergence_warning, shown, warn
+from log1pnmf._common.checks import OnStep, Seed, convergence_warning, quiet, shown, warn
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import check_fraction
 from log1pnmf.engines.native import effective_threads
@@ -224,11 +223,9 @@ def select(
     how: dict[str, Any] = {"holdout": holdout, "test_fraction": test_fraction, "size_factors": sizes}
     with (
         shown(verbose, "select", on_step=on_fit) as show,
-        warnings.catch_warnings(),
+        quiet(),  # filters belong to the whole process: set once here, and not by the threads
         threadpool_limits(1, "blas"),
     ):
-        # filters belong to the whole process: set once here, and not by the threads
-        warnings.simplefilter("ignore")
         batch = None if batches is None else batches.sample_names
         parts = make_folds(data, n_folds, **how, seed=seed, batch=batch)
         parts.append(Part(n_folds, data, data.size_factors(sizes), batch))
@@ -266,8 +263,7 @@ def _note_on_sizes(data: Counts, settings: Settings, grid: Grid, best: Setting) 
     part, _ = data.part_in_memory(max(FEWEST_CHECKED, int(MOST_CHECKED / data.n_features)))
     own = {**best.parameters, "c": min(best.c, shifts[0])}
     settings = replace(settings.with_noise(best.noise), **own, **CHECK)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet():
         note = note_on_sizes(fit_counts(part, settings, n_jobs=1, verbose=0), part)
     return None if note is None else f"{note[0].upper()}{note[1:]}."
 
@@ -276,8 +272,7 @@ def _note_on_totals(done: Done, fold: Fitter, best: Setting) -> str | None:
     """Return a note where held-out counts of a fold are predicted better without size factors."""
     sizes = fold.part.size_factors
     equal = replace(fold.part, size_factors=np.full_like(sizes, sizes.mean()))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet():
         without = replace(fold, part=equal).scored(best, None)[1].by_sample
     own = next(one for one in done.records if (one.fold, one.setting) == (fold.part.number, best))
     gain = without - own.by_sample

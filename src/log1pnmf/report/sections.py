@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from log1pnmf._common.checks import joined, plural, shown
+from log1pnmf._common.checks import joined, plural, quiet, shown
 from log1pnmf.analysis.batches import batch_findings, confounded_groups
 from log1pnmf.analysis.diagnostics import Diagnostics, diagnose
 from log1pnmf.analysis.evidence import Evidence, evidence
@@ -42,8 +41,7 @@ def find_markers(inputs: ReportInput) -> list[Markers | None]:
     if inputs.markers or inputs.counts is None:
         return list(inputs.markers) or [None] * len(inputs.fits)
     most = max(LEAST_SAMPLES, TESTED_ENTRIES // inputs.counts.n_features)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the report itself names factors without markers
+    with quiet(UserWarning):  # the report itself names factors without markers
         return [markers(fit, inputs.counts, max_samples=most, n_jobs=inputs.n_jobs) for fit in inputs.fits]
 
 
