@@ -284,27 +284,17 @@ class Diagnostics:
     @property
     def features(self) -> dict[str, Any]:
         """One row per feature; ``pandas.DataFrame(features)`` shows it."""
-        columns = {
-            "feature": self.feature_names,
-            "mean": self.feature_mean,
-            "deviance": self.feature_deviance,
-            "dispersion": self.feature_dispersion,
-            "overdispersion": self.feature_overdispersion,
-            "fitted_dispersion": self.fitted_dispersion,
-            "trend": self.trend,
-            "shared": self.feature_shared,
-        }
+        names = ("mean", "deviance", "dispersion", "overdispersion")
+        columns = {"feature": self.feature_names} | {one: getattr(self, f"feature_{one}") for one in names}
+        columns |= {"fitted_dispersion": self.fitted_dispersion, "trend": self.trend}
+        columns["shared"] = self.feature_shared
         return {name: values for name, values in columns.items() if values is not None}
 
     @property
     def samples(self) -> dict[str, Any]:
         """One row per sample; ``pandas.DataFrame(samples)`` shows it."""
-        return {
-            "sample": self.sample_names,
-            "deviance": self.sample_deviance,
-            "dispersion": self.sample_dispersion,
-            "score": self.sample_score,
-        }
+        names = ("deviance", "dispersion", "score")
+        return {"sample": self.sample_names} | {one: getattr(self, f"sample_{one}") for one in names}
 
     @property
     def entries(self) -> dict[str, Any]:
