@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
+from inspect import signature
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, overload
@@ -61,8 +62,16 @@ class NewSamples(TypedDict, total=False):
 def _with_options_of(
     function: Callable[Concatenate[Any, Any, P], Any],
 ) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, Any, P], R]]:
-    """Return a decorator for methods that pass their options on to a function, for type checkers."""
-    return lambda method: method
+    """Return a decorator of a method that passes its options on to a function: it shows them as its own."""
+    options = [one for one in signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
+
+    def complete(method: Callable[..., R]) -> Any:
+        shown = signature(method)
+        own = list(shown.parameters.values())[:-1]
+        method.__signature__ = shown.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+        return method
+
+    return complete
 
 
 def _part(name: str) -> Any:
