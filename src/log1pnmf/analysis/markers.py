@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -17,7 +18,6 @@ from log1pnmf._common.checks import (
     check_whole,
     convergence_warning,
     plural,
-    quiet,
     require,
     shown,
     warn,
@@ -498,7 +498,8 @@ def _fit_again(
     fit: Fit, counts: Counts, sizes: Array, n_jobs: int | None, changes: dict[str, Any], **given: Any
 ) -> Fit:
     """Return what a fit becomes with other counts or size factors; its factors keep their order."""
-    with quiet(convergence_warning()):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", convergence_warning())
         again = fit_again(fit, counts, sizes, changes=changes, n_jobs=n_jobs, **given)
     order = match_factors(fit.loadings, again.loadings).pairs[:, 1]  # the order is by share, which may change
     return replace(again, loadings=again.loadings[:, order], factors=again.factors[:, order])
@@ -517,7 +518,8 @@ def _determined(fit: Fit, counts: Counts, n_jobs: int | None, callbacks: Any) ->
     for chosen, others in ((order[::2], order[1::2]), (order[1::2], order[::2])):
         here, there = (Counts.from_any(table[which]) for which in (chosen, others))
         labels = None if batch is None else batch[others]
-        with quiet():  # they need not converge
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they need not converge
             how: Any = {"changes": short, "n_jobs": n_jobs, "callbacks": callbacks}
             half = fit_again(fit.of_rows(chosen), here, sizes[chosen], **how)
             other = replace(fit, factors=half.factors)
