@@ -10,7 +10,7 @@ from matplotlib import pyplot
 from matplotlib.colors import to_rgb
 
 from log1pnmf import Log1pNMF, pl
-from log1pnmf.analysis.groups import factor_colors, read_groups
+from log1pnmf.analysis.groups import factor_colors, read_labels
 from log1pnmf.fitting.fit import SWEEP
 from log1pnmf.pl.canvas import fit_of_arrays, fit_to_draw
 
@@ -180,9 +180,9 @@ class TestSources:
     def test_columns_of_obs_keep_the_order_of_categories(self):
         column = pandas.Categorical(["b", "a", "b"], categories=["b", "a"])
         adata = anndata.AnnData(np.zeros((3, 2)), obs=pandas.DataFrame({"type": column}, index=list("xyz")))
-        assert read_groups(adata, "type").names == ("b", "a")
+        assert read_labels(adata, "type", scale=False).names == ("b", "a")
         with pytest.raises(KeyError, match="no column 'kind'; it has: 'type'"):
-            read_groups(adata, "kind")
+            read_labels(adata, "kind", scale=False)
 
     def test_refusals(self, model):
         with pytest.raises(TypeError, match=r"expected a Fit, a fitted Log1pNMF, .* got list"):
