@@ -70,7 +70,8 @@ class Markers:
         The same change on the link scale, of ``alpha_c log(1 + rate / c)``, by maximum likelihood given the
         loadings, and its standard error. May be negative.
     z, p : ndarray
-        One-sided test of a rise; see `log1pnmf.analysis.marker_tests`.
+        One-sided test of a rise; of a feature that another factor surely raises, of a rise by more than a
+        tenth of that. See `log1pnmf.analysis.marker_tests`.
     adjusted_p : ndarray
         After Benjamini and Hochberg, over the features of a factor that have counts.
     shrunken_effect, false_sign_rate : ndarray

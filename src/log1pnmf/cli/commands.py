@@ -229,11 +229,7 @@ def _show(found: Usage, table: dict[str, Any], groupby: str, screen: Screen) -> 
     for factor, group, value, low, high, adjusted in zip(*(table[name] for name in columns), strict=True):
         interval = f"{low:{digits}} to {high:{digits}}"
         screen.say(f"{factor:>10}  {group:<16}{value:>10{digits}}  {interval:<18}{adjusted:>10.2g}")
-    stable = dict.fromkeys(", ".join(names) for names in found.relative_to if names)
-    if stable:
-        screen.say(
-            f"relative to {' or '.join(stable) if len(stable) < 4 else 'factors that keep their share'}"
-        )
+    screen.say(found.against)
 
 
 # ---------- a file of counts, a run or a model, described

@@ -202,7 +202,7 @@ SPREAD = 0.55  # height that the groups of one factor share
 MOST_COMPARISONS = 6  # that are drawn with intervals
 MOST_OF_ALL = 40  # of more comparisons, those with a significant difference are drawn
 MOST_LABELS = 250  # rows of a map with names
-TEXTS = ("factor", "group", "reference", "within", "relative_to")  # columns of the table that are no numbers
+TEXTS = ("factor", "group", "reference", "within", "relative_to", "rivals")  # no numbers
 
 
 @drawing
