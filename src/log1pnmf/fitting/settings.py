@@ -148,7 +148,7 @@ class Settings:
         return here.having(likelihood="adaptive" if here.why_exact(counts) is None else "exact")
 
     def why_exact(self, counts: Counts) -> str | None:
-        """Describe why "auto" evaluates every zero; None where it does not. Of a resolved engine."""
+        """Describe why "auto" evaluates all zeros of `counts`, otherwise None. Of a resolved engine."""
         entries = math.prod(counts.shape)
         if self.row_solver == "coordinate":
             return "coordinate descent has no adaptive form"
