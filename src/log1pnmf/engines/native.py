@@ -20,7 +20,6 @@ from log1pnmf._core import (
     after_fork,
     collect_zeros,
     max_threads,
-    mean_sums,
     run,
     runnable_kernels,
     side_residual,
@@ -141,7 +140,7 @@ class NativeEngine(Engine):
         loss, decrease = np.zeros((2, n))  # "evaluate" takes no step, and writes no decrease
         rejected, sums = np.zeros(n, dtype=np.uint8), np.empty((n_batches, n))
         values, gradient = np.empty_like(start), np.empty_like(start)
-        problem, how = (self._core(side), start, design, *tables), (with_loss, self.n_threads)
+        problem, how = (self._core(side), start, design, tables), (with_loss, self.n_threads)
         run(self.kernel, row_solver, *problem, values, gradient, loss, decrease, rejected, sums, *how)
         counted = np.empty(0, dtype=np.uint8) if side.empty is None else (~side.empty).view(np.uint8)
         return HalfStep(
@@ -151,7 +150,7 @@ class NativeEngine(Engine):
             predicted_decrease=float(np.sum(decrease)),
             n_rejected=int(np.count_nonzero(rejected)),
             batch_sums=self._whole_sums(sums) if n_batches else None,
-            residual=side_residual(start, gradient, counted, *tables),
+            residual=side_residual(start, gradient, counted, tables),
         )
 
     def evaluate(self, side: Side, start: Array, design: Array) -> tuple[float, Array]:
@@ -207,9 +206,10 @@ class NativeEngine(Engine):
         """Sum means over batches; see `Engine.batch_sums`."""
         if not self._sums_by_entries:
             return super().batch_sums(loadings, factors)
-        sums = np.empty((self._batches.n_batches, len(factors)))
-        mean_sums(*self._zeros(loadings, factors), sums, self.n_threads)
-        return self._whole_sums(sums)
+        side = self.problem.factors_side
+        step = self.half_step(side, factors, loadings, row_solver="evaluate", with_batch_sums=True)
+        assert step.batch_sums is not None
+        return step.batch_sums
 
     def next_effects(self, sums: Array) -> Array | None:
         """See `Engine.next_effects`."""
@@ -298,6 +298,6 @@ def solve_rows(
     start = np.ascontiguousarray(start, dtype=np.float64)
     out = Solutions(np.empty_like(start), np.empty(len(start)), np.empty(len(start)))
     kernel = runnable_kernels()[0]
-    model = (sums.hessian, sums.gradient, start, *bounds.tables(start.shape[1]))
+    model = (sums.hessian, sums.gradient, start, bounds.tables(start.shape[1]))
     solve_programs(kernel, *model, *out, effective_threads(n_threads))
     return out
