@@ -80,9 +80,7 @@ from log1pnmf.fitting.fit import Fit, or_one
 from log1pnmf.fitting.ranking import StandIns, stand_ins
 from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.objective import BLOCK_BYTES, exposure_of
-from log1pnmf.model.problem import Problem
-
-Array = NDArray[np.float64]
+from log1pnmf.model.problem import Array, Problem
 
 ErrorKind: TypeAlias = Literal["sandwich", "model"]
 ERRORS: tuple[str, ...] = get_args(ErrorKind)

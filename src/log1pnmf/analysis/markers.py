@@ -30,14 +30,13 @@ from log1pnmf.fitting.fit_counts import fit_again
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.ranking import ORDERS, Order, ranking_of, stand_ins
 from log1pnmf.fitting.settings import GIVEN
+from log1pnmf.model.problem import Array
 
 from .marker_tests import ERRORS, Z95, ErrorKind, infer_from_fit, resizing, shrink
 from .metrics import match_factors
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-Array = NDArray[np.float64]
 
 By: TypeAlias = Literal["score", "log2_fold_change", "effect", "shrunken_effect", "z"]  # that rank features
 TESTS = ("effect", "error", "z", "p", "adjusted_p", "shrunken_effect", "false_sign_rate")

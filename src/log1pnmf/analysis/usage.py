@@ -42,12 +42,10 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_choice, check_one_each, plural, warn
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, factor_number, or_one
+from log1pnmf.model.problem import Array
 
 from .batches import confounded_groups
-from .groups import MISSING, Groups, numbers_of
-
-Array = NDArray[np.float64]
-Indices = NDArray[np.intp]
+from .groups import MISSING, Groups, Indices, numbers_of
 
 INDEPENDENT = 1e-8  # share of a column that the other columns must leave, or it cannot be told from them
 RIVAL = 1.0 / 3.0  # part of the counts of the reference that factors carry which may have stayed in its place
