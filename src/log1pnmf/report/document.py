@@ -195,9 +195,6 @@ def _render(inputs: ReportInput) -> str:
     sizes = inputs.fits[0].size_factors
     positive, chart = sizes[sizes > 0.0], histogram(sizes, label=label, x_title=x_title)
     spread = () if chart is None else (*np.quantile(positive, [0.05, 0.95]), positive.max() / positive.min())
-    n, n_drawn = len(inputs.sample_names), len(arrangement.order)
-    which = "chosen at random" if inputs.groups is None else "a part of every group"
-    drawn = f"all {n:,} samples" if n_drawn == n else f"{n_drawn:,} of {n:,} samples, {which}"
     return _template().render(
         inputs=inputs,
         lead=_lead(inputs, factors[0], comparison),
@@ -213,10 +210,9 @@ def _render(inputs: ReportInput) -> str:
         comparison=comparison,
         structure=structure_data(inputs, arrangement, colors),
         maps=map_data(inputs, colors[0]),
-        drawn=drawn,
         corresponding=ALIKE,
         messages=_messages(inputs),
-        evidence_note=sections.evidence_note(inputs),
+        costly_fits=sections.costly_fits(inputs),
         most_samples=MOST_SAMPLES,
         most_groups=MOST_GROUPS,
         versions=joined([f"{WORDS.get(name, name)} {text}" for name, text in versions().items()]),
@@ -267,7 +263,7 @@ def _lead(inputs: ReportInput, first: dict[str, Any], comparison: Comparison | N
         return " ".join(filter(None, (f"{size}, {_several(inputs)}{noise}.", same, headline)))
     n = fit.n_components
     text = f"{size}, {plural(n, 'factor')} at {fit.name}{noise}: {link_in_words(fit.c)}."
-    if not first["groups"]:
+    if inputs.groups is None:
         return text
     alone = sum(len(factor["served"]) == 1 for factor in first["factors"])
     if not alone:
