@@ -31,7 +31,7 @@ from log1pnmf.engines.registry import EngineKind, as_counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.callbacks import Callback
 from log1pnmf.fitting.fit import Certificate, Fit
-from log1pnmf.fitting.fit_counts import checked, fit_counts
+from log1pnmf.fitting.fit_counts import SETTINGS, checked, fit_counts
 from log1pnmf.fitting.new_samples import of_features, project, score
 from log1pnmf.fitting.ranking import Order
 from log1pnmf.fitting.settings import GIVEN, InitKind, LikelihoodKind, NoiseKind
@@ -93,7 +93,6 @@ class _Parameters(BaseEstimator):
     likelihood: LikelihoodKind = "auto"
     zeros_tol: float = 1e-4
     dispersion: DispersionKind | float | Numbers = "feature"
-    batch_strength: float = 10.0
     init: InitKind | tuple[Any, Any] | Fit = "auto"
     n_init: int = 1
     l1: float | Literal["auto"] = 0.0
@@ -145,9 +144,6 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
     dispersion : {"feature", "shared"}, float or array of shape (n_features,)
         With "nb": one dispersion for each feature, or the same for all, by maximum likelihood. Those of the
         features are pulled towards their trend over the mean counts. Numbers are used unchanged.
-    batch_strength : float
-        With `batch` in `fit`: strength of the prior that pulls the effect of a batch on a feature towards 1,
-        in counts. It acts as if the batch had that many more counts of the feature, exactly as expected.
     init : {"auto", "rank1", "random", "nndsvd"}, (loadings, factors) or Fit
         The start. "auto" tries several for a few iterations and improves the best. Arrays are on the link
         scale; factors may have the shape of `components_`. A `Fit`, such as ``model.fit_``, is continued: its
@@ -301,7 +297,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
             `batch` and `fixed_loadings` without a request, also to `transform`.
         batch : array of shape (n_samples,), optional
             Batch of every sample (donor, chip, section). Every batch then multiplies the rates of each
-            feature by an effect; see `batch_strength` and `batch_effects_`.
+            feature by an effect, see `batch_effects_`.
         fixed_loadings : mapping of str to array, data frame or array of shape (n_samples, K_0), optional
             Known loadings, such as a design: ``{"everyone": 1, "treated": treated}``. A column may also
             contain 0 for samples without the factor and NaN for loadings to estimate. Loadings of new samples
@@ -323,11 +319,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
         if size_factors is not None:
             parameters["size_factors"] = size_factors
         settings, given = checked(**parameters)
-        X = counts = to_host(X)
-        if hasattr(X, "columns"):
-            counts = as_counts(X, self.engine)
-            validate_data(BaseEstimator(), X, skip_check_array=True)  # refuses names of several types
-        return self._take(fit_counts(counts, settings, **given, resume=resume))
+        return self._take(fit_counts(X, settings, **given, resume=resume))
 
     @_with_options_of(fit)
     def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Array:
@@ -556,8 +548,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
         Log1pNMF(c=0.1)
         """
         fit = as_fit(source, key=key)
-        parameters = {**vars(fit.asked)}
-        del parameters["engine"]
+        parameters = {name: getattr(fit.asked, name) for name in SETTINGS if name != "engine"}
         if fit.asked.init == GIVEN:
             del parameters["init"]
         if fit.asked.size_factors == GIVEN:

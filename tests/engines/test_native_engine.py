@@ -17,7 +17,6 @@ from tests.reference_engine import ReferenceEngine, both_sides, example
 
 from log1pnmf import _core
 from log1pnmf.counts.counts import Counts
-from log1pnmf.engines import native as threads
 from log1pnmf.engines.native import NativeEngine, effective_threads
 from log1pnmf.model.noise import NegativeBinomial, ShiftedLog
 from log1pnmf.model.problem import Bounds, Problem
@@ -219,7 +218,7 @@ def test_number_of_threads():
 
 
 def test_negative_numbers_of_threads_are_those_of_scikit_learn(monkeypatch):
-    monkeypatch.setattr(threads, "max_threads", lambda: 6)
+    monkeypatch.setattr(_core, "max_threads", lambda: 6)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert [effective_threads(n) for n in (-1, -2, -5, -6, -7, -100)] == [6, 5, 2, 1, 1, 1]

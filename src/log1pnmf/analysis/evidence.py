@@ -39,8 +39,9 @@ from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import fit_and_counts, is_annotated
 from log1pnmf.fitting.fit import Fit, Keys, or_one
 from log1pnmf.fitting.fit_counts import KNOWN, fit_again
-from log1pnmf.fitting.fixed_factors import constraint_of, structure_of
+from log1pnmf.fitting.fixed_factors import structure_of
 from log1pnmf.fitting.runs import AdaptiveUpdate
+from log1pnmf.fitting.settings import constraint_of
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate, solve_side
 from log1pnmf.fitting.starts import lifted
 from log1pnmf.model.predict import BLOCK_ENTRIES

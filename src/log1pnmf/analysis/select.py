@@ -19,10 +19,10 @@ from log1pnmf._common.checks import OnStep, Seed, convergence_warning, quiet, sh
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import check_fraction
 from log1pnmf.engines.native import effective_threads
-from log1pnmf.engines.registry import ENGINES, check_totals, resolve_engine
+from log1pnmf.engines.registry import ENGINES, resolve_engine
 from log1pnmf.fitting.checkpoint import fingerprint
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.fit_counts import KNOWN, FoldParameters, check_any, checked, fit_counts
+from log1pnmf.fitting.fit_counts import KNOWN, FoldParameters, check_counts, checked, fit_counts
 from log1pnmf.fitting.settings import INITS, NoiseKind, Settings
 from log1pnmf.fitting.summary import note_on_sizes
 from log1pnmf.model.batches import Batches
@@ -188,9 +188,8 @@ def select(
     checks.check_choice("init", parameters["init"], INITS)  # every fold needs a start of its own
     checks.check_choice("engine", parameters["engine"], ENGINES)
     everything = Counts.from_any(counts)
-    check_totals(everything)
     data, rows = everything.part_in_memory(max_samples)
-    check_any(data)
+    check_counts(data)
     first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0], "noise": grid.noise[-1]}
     seed = checks.new_seed(checks.as_random(random_state))
     settings, given = checked(**parameters, **first, random_state=seed, batch=batch)
@@ -198,8 +197,8 @@ def select(
         raise ValueError("dispersion must be 'feature' or 'shared' here: every fold finds its own")
     batches = None
     if batch is not None:
-        strength, totals = settings.batch_strength, settings.size_factors == "total"
-        batches = Batches.of(batch, everything.shape, strength, by_counts=totals).of_samples(rows)
+        totals = settings.size_factors == "total"
+        batches = Batches.of(batch, everything.shape, by_counts=totals).of_samples(rows)
         batches = batches if batches.n_batches > 1 else None  # one is none
     engine = resolve_engine(settings.engine, data, max(grid.n_components))
     settings = replace(settings, engine=engine)

@@ -285,8 +285,8 @@ def _about_counts(table: CountTable, screen: Screen) -> None:
         "max": float(values.max(initial=0.0)),
         "integer": bool((values == np.rint(values)).all()),
         "totals": np.quantile(counts.row_sums, [0.0, 0.5, 1.0]).tolist(),
-        "empty_samples": counts.n_empty_rows,
-        "empty_features": counts.n_empty_columns,
+        "empty_samples": counts.n_empty[0],
+        "empty_features": counts.n_empty[1],
         "labels": {name: _levels(column) for name, column in table.sample_columns.items()},
         "notes": list(table.notes),
     }

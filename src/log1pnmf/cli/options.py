@@ -341,11 +341,8 @@ def read_filtered(path: Path, reading: Reading, screen: Screen) -> Filtered:
     if filtered.table.shape != table.shape:
         screen.notes([f"left: {describe(filtered.table)}"], kind="filter")
     counts = filtered.table.counts
-    empty = [
-        plural(n, what)
-        for n, what in ((counts.n_empty_rows, "sample"), (counts.n_empty_columns, "feature"))
-        if n
-    ]
+    kinds = zip(counts.n_empty, ("sample", "feature"), strict=True)
+    empty = [plural(n, what) for n, what in kinds if n]
     if empty:
         screen.notes([f"{' and '.join(empty)} without any count: zero in the result"])
     return filtered

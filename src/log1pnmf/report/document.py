@@ -8,14 +8,14 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from log1pnmf._common.archive import StrPath, check_writable, replacing
+from log1pnmf._common.archive import StrPath, check_writable, replacing, to_tree
 from log1pnmf._common.checks import joined, plural, require, versions
 from log1pnmf.analysis.evidence import Evidence, evidence_in
 from log1pnmf.analysis.groups import ALIKE, colors_of_fits, fold_groups, groups_of
@@ -311,7 +311,7 @@ def _messages(inputs: ReportInput) -> list[tuple[str, bool]]:
 
 def _call(fit: Fit) -> str:
     """Write the call that makes the fit, with the settings that are not the default."""
-    asked, kinds = asdict(fit.asked), set(fit.kinds)
+    asked, kinds = to_tree(fit.asked), set(fit.kinds)
     given = [f"n_components={asked.pop('n_components')}"]
     given += [f"{name}={_typed(value)}" for name, value in asked.items() if value != default_of(name)]
     given += [f"{name}={GIVEN_HERE}" for name, kind in PARTS.items() if kind in kinds]
