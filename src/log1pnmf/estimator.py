@@ -323,7 +323,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
 
     @_with_options_of(fit)
     def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Array:
-        """Fit the model to X (y is ignored) and return its loadings; options are those of `fit`.
+        """Fit the model to X (y is ignored) and return its loadings; other parameters as in `fit`.
 
         >>> Log1pNMF(2).fit_transform([[4, 0, 2], [3, 1, 2], [0, 5, 2]]).shape
         (3, 2)
@@ -466,7 +466,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
 
     @_with_options_of(write_report)
     def report(self, path: StrPath, **options: Any) -> Path:
-        """Write a report to `path`, one HTML file; options as in `log1pnmf.report.write_report`.
+        """Write a report to `path`, one HTML file; other parameters as in `log1pnmf.report.write_report`.
 
         >>> import tempfile
         >>> model = Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
@@ -487,7 +487,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
 
     @_with_options_of(markers)
     def markers(self, X: Any, **options: Any) -> Markers:
-        """Test which features of X rise with each factor; options as in `log1pnmf.analysis.markers`.
+        """Test which features of X rise with each factor; other parameters as in `log1pnmf.analysis.markers`.
 
         >>> counts = np.random.default_rng(0).poisson(np.repeat([[9, 1, 4], [1, 9, 4]], 30, axis=0))
         >>> sorted(Log1pNMF(2).fit(counts).markers(counts).top(k, 1) for k in range(2))
