@@ -207,7 +207,9 @@ def test_what_may_have_stayed_instead_is_named():
         if k == 4:
             halves = [tuple(fit.factor_names[:2]), tuple(fit.factor_names[2:])]
             assert sorted((found.relative_to[0], found.rivals[0])) == halves
-            assert f"whether {', '.join(found.rivals[0])} kept theirs instead" in str(raised[0].message)
+            assert f"whether {', '.join(found.rivals[0])} kept their proportions instead" in str(
+                raised[0].message
+            )
             assert found.against in repr(found)
             assert set(found.table()["rivals"]) == {", ".join(found.rivals[0])}
         else:

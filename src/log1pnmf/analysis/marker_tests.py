@@ -352,8 +352,7 @@ def infer(
 ) -> Inference:
     """Find effects, standard errors and tests, beginning at coefficients that maximise the likelihood.
 
-    `still`: see `unmoved`. `mixed`: see `MIXED`. `every`: only every so many blocks of features, without
-    tests; the others are NaN.
+    `still`: see `unmoved`; `mixed`: see `MIXED`. `every`: only every so many blocks, without tests.
     """
     rows, batches, link = problem.counts.by_column, problem.batches, problem.link
     weights = loadings.weights(problem.size_factors)
@@ -374,17 +373,12 @@ def infer(
             found = some.test(solution, *ends, errors=errors, whole=not every)
             effect[block, k], error[block, k], divisor[block, k], freedom[block, k] = found
         shown(block.stop, len(coefficients))
-    beyond = effect - mixed * _by_another(effect, error)
+    sure, beyond = np.nan_to_num(np.maximum(effect - WITHIN * error, 0.0)), effect.copy()
+    for k in range(effect.shape[1]):
+        beyond[:, k] -= mixed * np.delete(sure, k, axis=1).max(axis=1, initial=0.0)
     z = np.divide(beyond, divisor, out=np.zeros_like(effect), where=divisor > 0.0)
     z[:, ~around.comparable] = np.nan
     return Inference(effect, error, z, freedom, around.comparable, free, still)
-
-
-def _by_another(effect: Array, error: Array) -> Array:
-    """Return the largest effect of another factor that is sure, features x factors."""
-    sure = np.nan_to_num(np.maximum(effect - WITHIN * error, 0.0))
-    others = [np.delete(sure, k, axis=1).max(axis=1, initial=0.0) for k in range(sure.shape[1])]
-    return np.stack(others, axis=1)
 
 
 def resizing(fit: Fit, problem: Problem, *, errors: str, n_jobs: int | None = None) -> tuple[Array, Array]:

@@ -318,10 +318,7 @@ class Sizes:
         return cls(response, share / max(float(share.sum()), 1e-300))
 
     def reference(self, difference: Array, error: Array) -> tuple[Indices, Indices]:
-        """Find the factors that change together, as a change of size factors alone would change them.
-
-        Also the largest group of others that do so, if it has part enough in the counts.
-        """
+        """Find the factors that change as a change of size factors would change them, and their rivals."""
         fine = (self.share > 0.0) & (error > 0.0) & np.isfinite(error)
         if not fine.any():
             return np.array([int(np.argmax(self.share))]), np.zeros(0, dtype=np.intp)
@@ -434,19 +431,11 @@ class Usage:
     @property
     def against(self) -> str:
         """What differences are relative to, in words."""
-        stable, others = (
-            list(dict.fromkeys(", ".join(names) for names in some if names))
-            for some in (self.relative_to, self.rivals)
-        )
-        if not stable:
-            return "loadings as they are"
-        names = " or ".join(stable) if len(stable) < 4 else "factors that keep their proportions"
-        text = f"relative to {names}"
-        if others:
-            where = f"in {sum(map(bool, self.rivals))} of {plural(len(self.rivals), 'comparison')} "
-            instead = " or ".join(others) if len(others) < 4 else "other factors"
-            text += f" ({where}the counts do not tell whether {instead} kept theirs instead)"
-        return text
+        both = (dict.fromkeys(map(", ".join, filter(None, some))) for some in (self.relative_to, self.rivals))
+        stable, others = (" or ".join(some) if len(some) < 4 else "some factors" for some in both)
+        where = f"in {sum(map(bool, self.rivals))} of {plural(len(self.rivals), 'comparison')}"
+        note = f" ({where} the counts do not tell whether {others} kept their proportions instead)"
+        return f"relative to {stable}{note * bool(others)}" if stable else "loadings as they are"
 
     def table(self) -> dict[str, Any]:
         """One row per comparison and factor; ``pandas.DataFrame(table)`` shows it.

@@ -177,13 +177,14 @@ class ParameterUpdate:
 
     def __call__(self, engine: Engine, at: Point, loss: float, *, index: int, final: bool) -> Update | None:
         """Return an update of the problem, None where the old one will do."""
-        problem, here, gained = engine.problem, at.on_host(), 0.0
+        now, here, gained = engine, at.on_host(), 0.0
         for improve in (self._sizes, self._dispersions, self._effects):
-            better = improve(engine, problem, here, index=index, final=final)
+            better = improve(now, here, index=index, final=final)
             if better is not None and better.gain > self.tol * abs(loss):
-                problem, gained = better.problem, gained + better.gain
+                now, gained = now.with_problem(better.problem), gained + better.gain
                 if better.point is not None:
                     at = here = better.point
+        problem = now.problem
         if problem is engine.problem:
             return None if self.zeros is None else self.zeros(engine, at, loss, index=index, final=final)
         if problem.noise is not engine.problem.noise:  # other zeros need to be evaluated
@@ -199,12 +200,13 @@ class ParameterUpdate:
                 fresh = self.zeros.chosen(engine.with_problem(exact), at, loss, tolerance, straight=early)
                 return Update(fresh, gained, at)
         if self.zeros is not None and (final or is_due(index)):
-            again = self.zeros(engine.with_problem(problem), at, loss, index=index, final=final)
+            again = self.zeros(now, at, loss, index=index, final=final)
             problem = problem if again is None else again.problem
         return Update(problem, gained, at)
 
-    def _sizes(self, _: Engine, problem: Problem, at: Point, *, index: int, final: bool) -> Update | None:
+    def _sizes(self, engine: Engine, at: Point, *, index: int, final: bool) -> Update | None:
         """Improve size factors, and loadings and factors with them."""
+        problem = engine.problem
         if self.sizes is None or (index < FIRST_SIZES and not final):
             return None
         host = replace(problem, counts=problem.counts.on_host())
@@ -212,11 +214,9 @@ class ParameterUpdate:
         better = with_exposure(problem, size_factors=found.size_factors)
         return Update(better, found.gain, Point(found.loadings, found.factors))
 
-    def _dispersions(
-        self, engine: Engine, problem: Problem, at: Point, *, index: int, final: bool
-    ) -> Update | None:
+    def _dispersions(self, engine: Engine, at: Point, *, index: int, final: bool) -> Update | None:
         """Find the dispersions of negative binomial noise."""
-        noise = problem.noise
+        problem, noise = engine.problem, engine.problem.noise
         if self.dispersion is None or not isinstance(noise, NegativeBinomial):
             return None
         if noise.prior is None and index < FIRST_DISPERSIONS and not final:
@@ -227,19 +227,13 @@ class ParameterUpdate:
         new, gain = update_dispersions(problem, *point, **how, keep_prior=index >= LAST_PRIOR)
         return Update(replace(problem, noise=new), gain)
 
-    def _effects(
-        self, engine: Engine, problem: Problem, at: Point, *, index: int, final: bool
-    ) -> Update | None:
+    def _effects(self, engine: Engine, at: Point, *, index: int, final: bool) -> Update | None:
         """Find the effects of batches, unless the solver does so in every iteration."""
-        if not self.effects:
+        if not self.effects or (index and not final and finds_effects(engine)):
             return None
-        here = engine.with_problem(problem)
-        if index and not final and finds_effects(here):
-            return None
-        batches, gain = update_effects(
-            problem, at.loadings, at.factors, sums=here.batch_sums, dispersed=here.dispersed_sums
-        )
-        return Update(with_exposure(problem, batches=batches), gain)
+        sums: Any = {"sums": engine.batch_sums, "dispersed": engine.dispersed_sums}
+        batches, gain = update_effects(engine.problem, at.loadings, at.factors, **sums)
+        return Update(with_exposure(engine.problem, batches=batches), gain)
 
 
 # ---------- runs: one start followed to its end, updates on the way

@@ -90,7 +90,7 @@ class Comparison:
     measures: list[Measure]
     headline: str  # what differs clearly, in words that follow from the measures
     advice: str  # what to inspect
-    starts: str  # how many starts the differences were compared with
+    n_starts: tuple[int, int]  # that the differences were compared with
     pairs: list[tuple[int, int, float]]  # factors that correspond, and the correlation of their loadings
 
 
@@ -102,18 +102,9 @@ def compare(
     match = metrics.match_factors(first.loadings, second.loadings)
     finite, additive = ([one, *_other_starts(one, fits)] for one in (first, second))
     measures = _measure_both(finite, additive, groups)
-    if len(finite) == len(additive) == 1:
-        starts = (
-            "Each c has one start. To see which differences come from the start, add fits with other values "
-            "of random_state to the report."
-        )
-    else:
-        starts = (
-            f"Only differences larger than those between starts are mentioned ({len(finite)} at finite c, "
-            f"{len(additive)} at c = ∞)."
-        )
     pairs = [(a, b, r) for (a, b), r in zip(match.pairs.tolist(), match.similarity.tolist(), strict=True)]
-    return Comparison(*which, measures, *verdict(measures, first.name), starts, pairs)
+    n_starts = len(finite), len(additive)
+    return Comparison(*which, measures, *verdict(measures, first.name), n_starts, pairs)
 
 
 def _other_starts(one: Fit, fits: Sequence[Fit]) -> list[Fit]:
