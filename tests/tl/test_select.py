@@ -66,6 +66,8 @@ def test_key_and_copy(adata):
         lp.pl.select(kept, figure=Figure())
     with pytest.raises(TypeError, match="must be an AnnData"):
         lp.tl.select(adata.layers["counts"], [1, 2])
+    other = anndata.AnnData(np.log1p(bare.X), layers={"mine": bare.X})  # variable features are of the layer
+    lp.tl.select(other, [1, 2], layer="mine", mask_var="variable:20", **QUICK)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -17,9 +17,7 @@ from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import as_fit, fit_and_counts
 from log1pnmf.fitting.fit import SHARED, Fit, evenness, or_one, sample_shares
 from log1pnmf.model.noise import ShiftedLog
-from log1pnmf.model.problem import Problem
-
-Array = NDArray[np.float64]
+from log1pnmf.model.problem import Array, Problem
 
 Measure: TypeAlias = Literal["correlation", "cosine"]
 
@@ -80,7 +78,7 @@ def effective_factors(loadings: ArrayLike) -> Array:
         raise ValueError(f"loadings must not be negative, the least is {table.min()}")
     sums = table.sum(axis=1)
     share = table / or_one(sums)[:, None]
-    return np.where(sums > 0.0, np.exp(-scipy.special.xlogy(share, share).sum(axis=1)), 0.0)
+    return np.where(sums > 0.0, np.exp(scipy.special.entr(share).sum(axis=1)), 0.0)
 
 
 def shares(source: Any, *, key: str | None = None) -> Array:
@@ -200,9 +198,10 @@ def deviance_explained(fit: Any, counts: Any, *, n_jobs: int | None = None) -> f
 def null_deviance(fit: Fit, counts: Counts, n_jobs: int | None) -> float:
     """Half the deviance of the null model; 0 where that is rounding error."""
     rows, columns, total = counts.row_sums, counts.by_column.row_sums(), counts.total
-    own_terms = math.fsum(_sum_xlogx(piece.astype(np.float64)) for piece in pieces(counts.by_row.values))
+    entropy = scipy.special.entr  # -x log(x)
+    own_terms = -math.fsum(entropy(part.astype(np.float64)).sum() for part in pieces(counts.by_row.values))
     if fit.dispersion is None:
-        null = own_terms - _sum_xlogx(rows) - _sum_xlogx(columns) + float(scipy.special.xlogy(total, total))
+        null = float(own_terms + entropy(rows).sum() + entropy(columns).sum() - entropy(total))
     else:
         identity = Problem(counts, np.ones(len(rows)), ShiftedLog(math.inf), noise=fit.noise)
         engine = make_engine("auto", identity, n_jobs)
@@ -278,10 +277,6 @@ def _table(values: ArrayLike) -> Array:
 
 def _unit(table: Array) -> Array:
     return table / or_one(np.linalg.norm(table, axis=0))
-
-
-def _sum_xlogx(values: Array) -> float:
-    return float(scipy.special.xlogy(values, values).sum())
 
 
 def measures(fit: Fit, log_likelihood: float, deviance_explained: float) -> dict[str, Any]:

@@ -124,7 +124,7 @@ class NativeEngine(Engine):
         loss, decrease = np.zeros((2, n))  # "evaluate" takes no step, and writes no decrease
         rejected, sums = np.zeros(n, dtype=np.uint8), np.empty((n_batches, n))
         values, gradient = np.empty_like(start), np.empty_like(start)
-        problem, how = (self._taken(side), start, design, *tables), (with_loss, self.n_threads)
+        problem, how = (self._taken(side), start, design, tables), (with_loss, self.n_threads)
         _core.run(self.kernel, row_solver, *problem, values, gradient, loss, decrease, rejected, sums, *how)
         counted = np.empty(0, dtype=np.uint8) if side.empty is None else (~side.empty).view(np.uint8)
         return HalfStep(
@@ -134,7 +134,7 @@ class NativeEngine(Engine):
             predicted_decrease=float(np.sum(decrease)),
             n_rejected=int(np.count_nonzero(rejected)),
             batch_sums=self._whole_sums(sums) if n_batches else None,
-            residual=_core.side_residual(start, gradient, counted, *tables),
+            residual=_core.side_residual(start, gradient, counted, tables),
         )
 
     def evaluate(self, side: Side, start: Array, design: Array) -> tuple[float, Array]:
@@ -190,9 +190,10 @@ class NativeEngine(Engine):
         """Sum means over batches; see `Engine.batch_sums`."""
         if not self._sums_by_entries:
             return super().batch_sums(loadings, factors)
-        sums = np.empty((self._batches.n_batches, len(factors)))
-        _core.mean_sums(*self._zeros(loadings, factors), sums, self.n_threads)
-        return self._whole_sums(sums)
+        side = self.problem.factors_side
+        step = self.half_step(side, factors, loadings, row_solver="evaluate", with_batch_sums=True)
+        assert step.batch_sums is not None
+        return step.batch_sums
 
     def next_effects(self, sums: Array) -> Array | None:
         """See `Engine.next_effects`."""
@@ -281,6 +282,6 @@ def solve_rows(
     start = np.ascontiguousarray(start, dtype=np.float64)
     out = Solutions(np.empty_like(start), np.empty(len(start)), np.empty(len(start)))
     kernel = _core.runnable_kernels()[0]
-    model = (sums.hessian, sums.gradient, start, *bounds.tables(start.shape[1]))
+    model = (sums.hessian, sums.gradient, start, bounds.tables(start.shape[1]))
     _core.solve_programs(kernel, *model, *out, effective_threads(n_threads))
     return out
