@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 from log1pnmf import Log1pNMF, as_fit, fit_log1p_nmf, pl, tl
 from log1pnmf.analysis import loading_errors
 from log1pnmf.analysis.marker_tests import (
+    MIXED,
     EstimatedLoadings,
     _means,
     estimate_loadings,
@@ -370,7 +371,7 @@ def test_factors_found_in_noise_have_no_markers(phi):
 
 
 def test_factors_fitted_to_noise_do_not_spoil_the_tests_of_others():
-    """Six factors for three kinds of samples: without them 18% of the features that no kind raises are called."""
+    """Six factors for three kinds of samples: without them 18% of features that no kind raises are called."""
     rng = np.random.default_rng(0)
     kind = np.arange(300) % 3
     means = rng.lognormal(0.0, 1.0, 200) * np.where(np.arange(200) // 20 == kind[:, None], 4.0, 1.0)
