@@ -494,7 +494,7 @@ def markers(
 def _of_signal(
     fit: Fit, determined: Array, counts: Counts, n_jobs: int | None, callbacks: Any
 ) -> tuple[Fit, NDArray[np.bool_]]:
-    """Return what a fit becomes without factors that are fitted to noise (and tests with them); the others."""
+    """Return what a fit becomes without factors that are fitted to noise, and which are left."""
     used = ~(stand_ins(fit.loadings, fit.size_factors).comparable & (determined < LEAST_RELIABLE))
     used[np.argmax(fit.loadings.sum(axis=0) * fit.factors.sum(axis=0))] = True  # never without a baseline
     if used.all() or used.sum() < 2:
