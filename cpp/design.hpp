@@ -108,6 +108,7 @@ struct Design {
   Buffer transposed;     // exact form: (K + 1) x padded, the exposure last; zeros at the ends
   Buffer exposures;      // exact form, batches of rows: batches x padded
   Stretches stretches;   // exact form, Newton steps
+  Buffer quartic;        // see set_quartic_sums
   Buffer gram, linear;   // of every term: sum_j w_j x_j x_j' and sum_j w_j x_j, sparse form
   Buffer slope_at_zero;  // of every batch: sum_j t_j x_j, the least slope of the loss of zeros
   Buffer largest;        // max_j x_jk
@@ -200,7 +201,7 @@ struct Design {
   // Coefficients are floats, and two have one stream. Identity link with dispersions: a2 is zero
   // and left out.
   static int quadratic_streams(const HalfStep& h) {
-    return h.model.noise == Noise::negative_binomial && h.model.link != Link::identity ? 2 : 1;
+    return h.zeros.rank > 1 && h.model.link != Link::identity ? 2 : 1;
   }
   // Fills gram, linear and slope_at_zero. Summed in blocks, so that the error grows with the number
   // of blocks, not of columns; the order never changes. Where columns are in batches, each adds to
@@ -220,7 +221,7 @@ struct Design {
           const double* effects = own.row_batch != nullptr ? own.effects + b * m : nullptr;
           block.add_linear({h.rows.column_exposure, effects, 1}, slope_at_zero + b * K);
           if (rank > 0) block.add_linear({h.zeros.column_linear, effects, 1}, linear + b * K);
-          for (int p = 0; squares && p < rank; ++p)
+          for (int p = 0; squares && p < (h.model.noise == Noise::poisson ? 1 : rank); ++p)
             block.add_squares({h.zeros.column_quadratics + p * m, effects, p + 1},
                               gram + (Index{b} * rank + p) * K * K);
         }

@@ -21,7 +21,9 @@ namespace {
 template <class Link, class Noise>
 class RowsPlan final : public Plan {
  public:
-  explicit RowsPlan(const HalfStep& h) : h_(h), design_(h) {}
+  explicit RowsPlan(const HalfStep& h) : h_(h), design_(h) {
+    if constexpr (Noise::kQuartic) set_quartic_sums(h, design_.quartic);
+  }
 
   std::unique_ptr<Workspace> workspace() const override {
     auto scratch = std::make_unique<Scratch>();
@@ -141,7 +143,9 @@ std::unique_ptr<Plan> make_plan(const HalfStep& h) {
     if (h.model.link == Link::identity) return std::make_unique<RowsPlan<IdentityLink, Noise>>(h);
     return std::make_unique<RowsPlan<ShiftedLogLink, Noise>>(h);
   };
-  return h.model.noise == Noise::poisson ? with(Poisson{}) : with(NegativeBinomial{});
+  if (h.model.noise != Noise::poisson) return with(NegativeBinomial{});
+  if (h.zeros.rank < 2) return with(Poisson{});
+  return std::make_unique<RowsPlan<ShiftedLogLink, PoissonQuartic>>(h);
 }
 std::unique_ptr<Plan> make_plan(const Programs& p) { return std::make_unique<ProgramsPlan>(p); }
 std::unique_ptr<Plan> make_plan(const ZeroSurvey& s) { return std::make_unique<ZeroSurveyPlan>(s); }

@@ -94,7 +94,8 @@ class AdaptiveUpdate:
         """Return the problem with which a start is found; zeros are chosen by the features' mean rates."""
         problem = engine.problem
         at = Point(np.ones((problem.counts.n_samples, 1)), problem.profile[:, None])
-        return self.chosen(engine, at, problem.counts.total, self.early * self.tolerance, straight=True)
+        tolerance, plain = self.early * self.tolerance, {"straight": True, "quartic": False}
+        return self.chosen(engine, at, problem.counts.total, tolerance, **plain)
 
     def __call__(
         self, engine: Engine, at: Point, loss: float, *, index: int, final: bool, error: float | None = None
@@ -122,14 +123,23 @@ class AdaptiveUpdate:
         return Update(fresh)
 
     def chosen(
-        self, engine: Engine, at: Point, loss: float, tol: float | None = None, *, straight: bool = False
+        self,
+        engine: Engine,
+        at: Point,
+        loss: float,
+        tol: float | None = None,
+        *,
+        straight: bool = False,
+        quartic: bool = True,
     ) -> Problem:
-        """Choose anew."""
+        """Choose anew; see `Engine.survey_zeros`."""
         tolerance = self.tolerance if tol is None else tol
         problem, dispersed = engine.problem, engine.problem.noise.name != "poisson"
         limit = (LATER_SLACK if dispersed and not straight else SLACK) * tolerance * abs(loss)
-        caps = caps_for(tolerance, dispersed=dispersed)
-        chosen = choose(engine.survey_zeros(at.loadings, at.factors, caps, straight=straight), limit)
+        quartic = quartic and engine.takes_quartics(at.factors.shape[1])
+        caps = caps_for(tolerance, dispersed=dispersed, quartic=quartic)
+        survey = engine.survey_zeros(at.loadings, at.factors, caps, straight=straight, quartic=quartic)
+        chosen = choose(survey, limit)
         if chosen.n_above > LARGEST_STORED * math.prod(problem.counts.shape):
             return replace(problem, zeros=None)
         stored, exposure = engine.collect_zeros(at.loadings, at.factors, chosen.caps)
@@ -391,7 +401,7 @@ class Runs:
         else:  # what follows its last iteration is done first
             last, name, history = begun.last, begun.start, History(begun.history)
             stopping, point = replace(begun.stopping), Point(last.loadings, last.factors)
-            engine = self.engine.with_problem(problem_at(self.engine.problem, last))
+            engine = self._resumed(last)
         label = "fitting" + (f", start {number + 1} of {settings.n_init}" if settings.n_init > 1 else "")
         display = nullcontext() if self.after is None else ProgressBar(settings.max_iter, label, self.after)
         with display as bar:
@@ -441,6 +451,14 @@ class Runs:
                 loss = engine.loss(last.loadings, last.factors)
                 last = replace(last, loss=loss, objective=last.objective - last.loss + loss)
         return Run(last.on_host(), history.table(), stopped, errors, name)
+
+    def _resumed(self, last: Iteration) -> Engine:
+        """Return an engine for the problem of an iteration; quartics that it does not take are replaced."""
+        engine = self.engine.with_problem(problem_at(self.engine.problem, last))
+        if last.zeros is None or last.zeros.a4 is None or engine.takes_quartics(last.factors.shape[1]):
+            return engine
+        point, update = Point(last.loadings, last.factors), AdaptiveUpdate(self.settings.zeros_tol)
+        return engine.with_problem(update.chosen(engine, point, last.loss))
 
     def _next(
         self, engine: Engine, last: Iteration, stopping: Stopping, history: History, *, asked: bool = False
