@@ -57,9 +57,10 @@ class RowsPlan final : public Plan {
   }
 
   // In exact form, so that a block of the design is read from the first-level cache by all but the
-  // first.
+  // first; and see QuarticSums.
   int rows_together() const override {
-    return h_.task == Task::newton && h_.model.exact_zeros ? kRowsTogether : 1;
+    const bool shares = h_.model.exact_zeros || Noise::kQuartic;
+    return h_.task == Task::newton && shares ? kRowsTogether : 1;
   }
 
  private:
@@ -77,6 +78,11 @@ class RowsPlan final : public Plan {
                 last = std::min(h_.rows.n_rows, first + rows_together());
     auto& rows = scratch.newton;
     for (Index p = first; p < last; ++p) rows[p - first].start(p);
+    if constexpr (Noise::kQuartic) {
+      QuarticSums* sums[kRowsTogether];
+      for (Index p = first; p < last; ++p) sums[p - first] = &rows[p - first].evaluator().quartic();
+      QuarticSums::square(sums, static_cast<int>(last - first));
+    }
     for (Index from = 0; from < rows[0].evaluator().columns_to_visit();
          from += rows[0].evaluator().block())
       for (Index p = first; p < last; ++p) rows[p - first].visit(from);

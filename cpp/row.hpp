@@ -25,6 +25,7 @@ class RowEvaluator {
 
   const Row& row() const { return sparse_.blocks.row(); }
   const ZeroSums& zeros() const { return zeros_; }
+  QuarticSums& quartic() { return quartic_; }
 
   // Sums of means over batches at b, see mean_sums.hpp.
   void sum_means(const double* b, double* to) {
@@ -80,6 +81,7 @@ class RowEvaluator {
     else sparse_.start_evaluation();
     concave_.start_evaluation();
     batch_sums_.start_evaluation(b);
+    if constexpr (Noise::kQuartic) quartic_.start_evaluation(b);
   }
   Index columns_to_visit() const { return is_exact() ? exact_.end() : 0; }
   int block() const { return exact_.block(); }
@@ -120,7 +122,7 @@ class RowEvaluator {
     if (L != Level::loss) zeros_.add_gradient(g);
     if (L == Level::hessian) zeros_.add_hessian(H);
     if constexpr (Noise::kQuartic) {
-      loss += quartic_.at(b_);
+      loss += quartic_.loss();
       if (L != Level::loss) quartic_.add_gradient(g);
       if (L == Level::hessian) quartic_.add_hessian(H);
     }

@@ -12,24 +12,6 @@
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
-// Sum of n terms, each of some length, times their weights; the next of each is `step` further.
-// Buffers have room for a vector that begins inside.
-template <int U>
-ALWAYS_INLINE void add_vectors(const double* weights, const double* terms, int n, int step,
-                               int length, double* to) {
-  Vec sum[U] = {};
-  for (int p = 0; p < n; ++p, weights += step, terms += Index{step} * length)
-    EACH sum[u] += *weights * load(terms + u * kLanes);
-  EACH store(to + u * kLanes, sum[u]);
-}
-inline void add_up(const double* weights, const double* terms, int n, int step, int length,
-                   double* to) {
-  int at = 0;
-  for (; at + kStep <= length; at += kStep)
-    add_vectors<kUnroll>(weights, terms + at, n, step, length, to + at);
-  for (; at < length; at += kLanes) add_vectors<1>(weights, terms + at, n, step, length, to + at);
-}
-
 class ZeroSums {
  public:
   ZeroSums(const HalfStep& h, const Design& design)
@@ -102,6 +84,24 @@ class ZeroSums {
     return weights_;
   }
 
+  // Sum of n terms, each of some length, times their weights; the next of each is `step` further.
+  // Buffers have room for a vector that begins inside.
+  static void add_up(const double* weights, const double* terms, int n, int step, int length,
+                     double* to) {
+    int at = 0;
+    for (; at + kStep <= length; at += kStep)
+      add_vectors<kUnroll>(weights, terms + at, n, step, length, to + at);
+    for (; at < length; at += kLanes) add_vectors<1>(weights, terms + at, n, step, length, to + at);
+  }
+  template <int U>
+  ALWAYS_INLINE static void add_vectors(const double* weights, const double* terms, int n, int step,
+                                        int length, double* to) {
+    Vec sum[U] = {};
+    for (int p = 0; p < n; ++p, weights += step, terms += Index{step} * length)
+      EACH sum[u] += *weights * load(terms + u * kLanes);
+    EACH store(to + u * kLanes, sum[u]);
+  }
+
   int K_;
   const HalfStep& h_;
   const Design& design_;
@@ -123,7 +123,7 @@ inline void set_quartic_sums(const HalfStep& h, Buffer& found) {
   Accumulator sums(P);
   Buffer x(Index{K + 1} * kLargestBlock), products(Index{P} * kLargestBlock), w(kLargestBlock),
       unused(P);
-  found = Buffer(Index{P} * P);
+  found = Buffer(Index{P} * P + kStep);
   std::fill_n(x + K * kLargestBlock, kLargestBlock, kShift);
   sums.reset(true);
   for (Index from = 0; from < m; from += kLargestBlock) {
@@ -146,18 +146,29 @@ class QuarticSums {
  public:
   QuarticSums(const HalfStep& h, const Design& design, bool wanted)
       : K_(h.n_components), h_(h), design_(design), products_(wanted ? n_products(K_) : 0),
-        square_(wanted ? n_products(K_) : 0), b_(K_ + 1), cube_(K_ + 1) {}
+        square_(wanted ? n_products(K_) + kStep : 0), b_(K_ + 1), cube_(K_ + 1) {}
 
   void start_row(Index i) { weight_ = h_.zeros.row_quadratics[2 * i + 1]; }
 
-  double at(const double* b) {
+  void start_evaluation(const double* b) {
     std::copy_n(b, K_, b_ + 0);
     b_[K_] = 1.0;
     double* to = products_;
     for (int k = 0; k <= K_; ++k)
       for (int l = 0; l <= k; ++l) *to++ = (l < k ? 2.0 : 1.0) * b_[k] * b_[l];
-    const int P = n_products(K_);
-    add_up(products_, design_.quartic, P, 1, P, square_);  // sum_j w_j (eta_j + h)^2 p_j
+    squared_ = false;
+  }
+
+  // sum_j w_j (eta_j + h)^2 p_j of n rows whose evaluations have started. Four of them read the
+  // shared sums once.
+  static void square(QuarticSums* const* rows, int n) {
+    if (n == kTogether) return sweep<kTogether>(rows);
+    for (int r = 0; r < n; ++r) sweep<1>(rows + r);
+  }
+
+  double loss() {
+    QuarticSums* self = this;
+    if (!squared_) square(&self, 1);
     const double* own = square_;
     std::fill_n(cube_ + 0, K_ + 1, 0.0);
     for (int k = 0; k <= K_; ++k)
@@ -167,7 +178,7 @@ class QuarticSums {
       }
     return weight_ * dot(K_ + 1, cube_, b_);
   }
-  // At the point of the last call of at().
+  // After loss().
   void add_gradient(double* g) const {
     for (int k = 0; k < K_; ++k) g[k] += 4.0 * weight_ * cube_[k];
   }
@@ -190,11 +201,33 @@ class QuarticSums {
   }
 
  private:
+  static constexpr int kTogether = 4;
+
+  template <int R>
+  static void sweep(QuarticSums* const* rows) {
+    constexpr int U = 2;
+    const int P = n_products(rows[0]->K_);
+    const double* weights[R];
+    REPEAT (r, R) weights[r] = rows[r]->products_;
+    for (int at = 0; at < P; at += U * kLanes) {
+      const double* terms = rows[0]->design_.quartic + at;
+      Vec sum[R][U] = {};
+      for (int p = 0; p < P; ++p, terms += P) {
+        Vec own[U];
+        EACH own[u] = load(terms + u * kLanes);
+        REPEAT (r, R) EACH sum[r][u] += weights[r][p] * own[u];
+      }
+      REPEAT (r, R) EACH store(rows[r]->square_ + at + u * kLanes, sum[r][u]);
+    }
+    REPEAT (r, R) rows[r]->squared_ = true;
+  }
+
   int K_;
   const HalfStep& h_;
   const Design& design_;
   Buffer products_, square_, b_, cube_;
   double weight_ = 0.0;
+  bool squared_ = false;
 };
 
 // Keeps a row from following the concave part, which has no minimum, away from where it was fitted.

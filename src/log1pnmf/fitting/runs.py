@@ -401,7 +401,7 @@ class Runs:
         else:  # what follows its last iteration is done first
             last, name, history = begun.last, begun.start, History(begun.history)
             stopping, point = replace(begun.stopping), Point(last.loadings, last.factors)
-            engine = self._resumed(last)
+            engine = self.engine.with_problem(problem_at(self.engine.problem, last))
         label = "fitting" + (f", start {number + 1} of {settings.n_init}" if settings.n_init > 1 else "")
         display = nullcontext() if self.after is None else ProgressBar(settings.max_iter, label, self.after)
         with display as bar:
@@ -451,14 +451,6 @@ class Runs:
                 loss = engine.loss(last.loadings, last.factors)
                 last = replace(last, loss=loss, objective=last.objective - last.loss + loss)
         return Run(last.on_host(), history.table(), stopped, errors, name)
-
-    def _resumed(self, last: Iteration) -> Engine:
-        """Return an engine for the problem of an iteration; quartics that it does not take are replaced."""
-        engine = self.engine.with_problem(problem_at(self.engine.problem, last))
-        if last.zeros is None or last.zeros.a4 is None or engine.takes_quartics(last.factors.shape[1]):
-            return engine
-        point, update = Point(last.loadings, last.factors), AdaptiveUpdate(self.settings.zeros_tol)
-        return engine.with_problem(update.chosen(engine, point, last.loss))
 
     def _next(
         self, engine: Engine, last: Iteration, stopping: Stopping, history: History, *, asked: bool = False

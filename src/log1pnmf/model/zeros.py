@@ -220,7 +220,7 @@ class ZeroSurvey(NamedTuple):
     caps: Array  # (G,): ascending
     error: Array  # (m, G): sum of ``t * |loss / t - quadratic|`` over the zeros below the cap
     n_above: Array  # (m, G): zeros above it
-    # (m, G, 3), 4 or 5: fitted by least squares, weighed by exposure; see `log1pnmf.model.zeros.AdaptiveZeros`
+    # (m, G, 3 to 5): fitted by least squares, weighed by exposure; see `log1pnmf.model.zeros.AdaptiveZeros`
     quadratics: Array
 
 
