@@ -49,11 +49,10 @@ class RowsPlan final : public Plan {
     auto& row = *scratch.evaluator;
     const double* b = h_.start + i * h_.n_components;
     row.start_row(row_at(h_, i));
-    if (h_.task == Task::means) row.sum_means(b, h_.batch_sums + i);
-    else if (h_.task == Task::statistics) add_statistics(i, b, row, scratch);
-    else
-      h_.loss[i] =
-          row.template evaluate<Level::gradient>(b, h_.gradient + i * h_.n_components, nullptr);
+    if (h_.task == Task::statistics) return add_statistics(i, b, row, scratch);
+    h_.loss[i] =
+        row.template evaluate<Level::gradient>(b, h_.gradient + i * h_.n_components, nullptr);
+    if (h_.batch_sums != nullptr) row.sum_means(b, h_.batch_sums + i);
   }
 
   // In exact form, so that a block of the design is read from the first-level cache by all but the
@@ -164,31 +163,11 @@ std::unique_ptr<Plan> plan(const Job& job) {
   return std::visit([](const auto& own) { return make_plan(own); }, job);
 }
 
-template <class Function>
-void elementwise(const double* x, double* y, Index n, Function f) {
-  constexpr int U = kUnroll;
-  for (Index i = 0; i + kStep <= n; i += kStep) {
-    Vec v[U];
-    EACH v[u] = load(x + i + u * kLanes);
-    f(v);
-    EACH store(y + i + u * kLanes, v[u]);
-  }
-}
-void expm1_all(const double* x, double* y, Index n) {
-  elementwise(x, y, n, [](Vec* v) { expm1<kUnroll>(v, v); });
-}
-void log_all(const double* x, double* y, Index n) {
-  elementwise(x, y, n, [](Vec* v) {
-    Vec reciprocal[kUnroll];
-    log_and_reciprocal<kUnroll>(v, v, reciprocal);
-  });
-}
-
 }  // namespace
 
 #define LOG1PNMF_STRING2(x) #x
 #define LOG1PNMF_STRING(x) LOG1PNMF_STRING2(x)
 extern const Kernel kernel_table;
-const Kernel kernel_table = {LOG1PNMF_STRING(LOG1PNMF_ISA), plan, expm1_all, log_all};
+const Kernel kernel_table = {LOG1PNMF_STRING(LOG1PNMF_ISA), plan};
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

@@ -84,8 +84,8 @@ struct Model {
 };
 
 // evaluate: loss and gradient, no step. statistics: and Hessian, added to what the outputs hold, as
-// columns may come in pieces. means: their sums over batches.
-enum class Task { newton, coordinate, evaluate, statistics, means };
+// columns may come in pieces.
+enum class Task { newton, coordinate, evaluate, statistics };
 
 // lower <= b <= upper for the coefficients of a row, and what they cost, penalty'b. Where lower and
 // upper are equal, a coefficient is a constant.
@@ -125,7 +125,7 @@ struct HalfStep {
   std::uint8_t* rejected;  // n_rows, out: 1 where the full step was refused
   double* hessian;         // n_rows x K(K+1)/2, lower triangle by rows, out: statistics only
   double* batch_sums;  // batches of columns x n_rows, out: see mean_sums.hpp; newton: at values,
-                       // means: at start; null: not wanted
+                       // evaluate: at start; null: not wanted
 };
 
 // One quadratic program per row, min g'(x - b) + (x - b)'H(x - b)/2 + penalty'x within bounds.
@@ -208,8 +208,6 @@ using Job = std::variant<HalfStep, Programs, ZeroSurvey, ZeroCollection, ZeroErr
 struct Kernel {
   const char* name;
   std::unique_ptr<Plan> (*plan)(const Job&);
-  void (*expm1)(const double* x, double* y, Index n);  // open to accuracy tests
-  void (*log)(const double* x, double* y, Index n);
 };
 
 std::vector<std::string> runnable_kernels();         // those this processor can run, fastest first

@@ -16,7 +16,7 @@ class RowEvaluator {
         batch_sums_(h, design) {}
 
   void start_row(const Row& row) {
-    sparse_.start_row(row);
+    sparse_.blocks.start_row(row);
     if (is_exact()) exact_.start_row(row);
     else concave_.start_row(row);
     zeros_.combine(row.number, !kSparseIsExact);
@@ -30,8 +30,8 @@ class RowEvaluator {
   // Sums of means over batches at b, see mean_sums.hpp.
   void sum_means(const double* b, double* to) {
     if constexpr (!Noise::kDispersed && !kSparseIsExact) {
-      if (is_exact()) batch_sums_.sum(b, row(), exact_.means, to);
-      else batch_sums_.sum(b, sparse_.blocks, sparse_.means, to);
+      if (is_exact()) batch_sums_.sum(b, row(), to);
+      else batch_sums_.sum(b, sparse_.blocks, to);
     }
   }
 
@@ -78,9 +78,7 @@ class RowEvaluator {
     sums_.smallest_ratio = splat(1.0);
     if (L != Level::loss) sums_.derivatives.reset(L == Level::hessian);
     if (is_exact()) exact_.start_evaluation(sums_);
-    else sparse_.start_evaluation();
     concave_.start_evaluation();
-    batch_sums_.start_evaluation(b);
     if constexpr (Noise::kQuartic) quartic_.start_evaluation(b);
   }
   Index columns_to_visit() const { return is_exact() ? exact_.end() : 0; }

@@ -298,6 +298,15 @@ ALWAYS_INLINE auto with_constant(int n, const F& f) {
   else return f(std::integral_constant<int, 0>{});
 }
 
+// Calls f<U> with the first number of every U vectors out of n numbers: kUnroll as long as there
+// are as many, then 1.
+template <class F>
+ALWAYS_INLINE void each_vectors(Index n, const F& f) {
+  Index at = 0;
+  for (; at + kStep <= n; at += kStep) f.template operator()<kUnroll>(at);
+  for (; at < n; at += kLanes) f.template operator()<1>(at);
+}
+
 // Zeroed doubles on a cache line boundary.
 class Buffer {
  public:

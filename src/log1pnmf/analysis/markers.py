@@ -28,8 +28,9 @@ from log1pnmf.fitting.anndata import as_fit, fit_and_counts, is_annotated
 from log1pnmf.fitting.fit import Fit, Keys, c_label, factor_number, sample_shares
 from log1pnmf.fitting.fit_counts import fit_again
 from log1pnmf.fitting.new_samples import project
-from log1pnmf.fitting.ranking import ORDERS, Order, ranking_of
+from log1pnmf.fitting.ranking import ORDERS, Order, ranking_of, stand_ins
 from log1pnmf.fitting.settings import GIVEN
+from log1pnmf.model.problem import Array
 
 from .marker_tests import ERRORS, Z95, ErrorKind, infer_from_fit, resizing, shrink
 from .metrics import match_factors
@@ -37,14 +38,14 @@ from .metrics import match_factors
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Array = NDArray[np.float64]
-
 By: TypeAlias = Literal["score", "log2_fold_change", "effect", "shrunken_effect", "z"]  # that rank features
 TESTS = ("effect", "error", "z", "p", "adjusted_p", "shrunken_effect", "false_sign_rate")
 COLUMNS = ("log2_fold_change", "score", *TESTS, "weight")  # of the table, after factor, rank and feature
 # what stands for features that a table does not list; 0 in other columns
 REST = {"log2_fold_change": -np.inf, "score": -np.inf, "p": 1.0, "adjusted_p": 1.0}
 
+# effects and tests of factors that are fitted to noise
+UNKNOWN = {"effect": 0.0, "error": np.inf, "z": 0.0, "freedom": 1.0, "comparable": True}
 OF_FACTORS = ("reliability", "determined", "unmoved")  # one number per factor
 
 OTHER_COUNTS = 4.0  # of other factors, added to each sample where typical ones are listed
@@ -71,7 +72,8 @@ class Markers:
         The same change on the link scale, of ``alpha_c log(1 + rate / c)``, by maximum likelihood given the
         loadings, and its standard error. May be negative.
     z, p : ndarray
-        One-sided test of a rise; see `log1pnmf.analysis.marker_tests`.
+        One-sided test of a rise; of a feature that another factor surely raises, of a rise by more than a
+        tenth of that. See `log1pnmf.analysis.marker_tests`.
     adjusted_p : ndarray
         After Benjamini and Hochberg, over the features of a factor that have counts.
     shrunken_effect, false_sign_rate : ndarray
@@ -401,7 +403,9 @@ def markers(
     -----
     Every feature is tested on loadings without its own counts, and with their errors. Factors are taken as
     known, but fitted again to each half of the samples: no markers are named of a factor whose loadings do
-    not come back in the other half, or are mostly error (see `Markers.reliability`).
+    not come back in the other half, or are mostly error (see `Markers.reliability`). Factors that do not come
+    back are fitted to noise, which would be in the tests of the others, too: tests are of the fit that a few
+    iterations lead to without them.
 
     With totals or fitted size factors, a factor that raises many features makes all others seem to fall. So
     size factors are found again from features that do not move (see `Markers.unmoved`), and tests are of the
@@ -436,10 +440,9 @@ def markers(
     ):
         done, of_all = count(1), (2 + centred) * FEW_ITERATIONS
         callbacks = [lambda _: show(min(next(done), of_all), of_all)]
-        fit, unmoved = (
-            _resized(fit, counts, callbacks, **how) if centred else (fit, np.ones(fit.n_components))
-        )
         determined = _determined(fit, counts, n_jobs, callbacks)
+        fit, used = _of_signal(fit, determined, counts, n_jobs, callbacks)
+        fit, unmoved = _resized(fit, counts, callbacks, **how) if centred else (fit, np.ones(used.sum()))
     with shown(verbose, "markers: tests", "feature") as show, threadpool_limits(1, user_api="blas"):
         if halves:
             (source, counts), fit = halves, _of_half(fit, halves[0], n_jobs)
@@ -448,9 +451,13 @@ def markers(
         loadings, alpha = np.ascontiguousarray(fit.loadings), fit.link.alpha
         how |= {"source": seen, "centred": centred, "shown": show}
         found, reliability = infer_from_fit(fit, problem, loadings, **how)
+        if not used.all():
+            columns = {name: _widened(getattr(found, name), used, fill) for name, fill in UNKNOWN.items()}
+            found, reliability = replace(found, **columns), _widened(reliability, used, 0.0)
+            unmoved = _widened(unmoved, used, 1.0)
         with np.errstate(divide="ignore", invalid="ignore"):  # as far from zero as the test says
             spread = np.where(found.z > 0.0, found.effect / found.z, found.error)
-        shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(fit.n_components)]
+        shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(len(names))]
     reliability = reliability * np.where(np.isnan(determined), 1.0, determined)
     _warn_of_errors(reliability, found.comparable, names)
     p = scipy.stats.t.sf(found.z, found.freedom)
@@ -482,6 +489,27 @@ def markers(
         feature_names=whole.feature_labels,
         factor_names=names,
     )
+
+
+def _of_signal(
+    fit: Fit, determined: Array, counts: Counts, n_jobs: int | None, callbacks: Any
+) -> tuple[Fit, NDArray[np.bool_]]:
+    """Return what a fit becomes without factors that are fitted to noise (and tests with them); the others."""
+    used = ~(stand_ins(fit.loadings, fit.size_factors).comparable & (determined < LEAST_RELIABLE))
+    used[np.argmax(fit.loadings.sum(axis=0) * fit.factors.sum(axis=0))] = True  # never without a baseline
+    if used.all() or used.sum() < 2:
+        return fit, np.ones_like(used)
+    part = replace(fit, loadings=fit.loadings[:, used], factors=fit.factors[:, used], given_factor_names=None)
+    short = {"max_iter": FEW_ITERATIONS}
+    again = _fit_again(part, counts, fit.size_factors, n_jobs, short, callbacks=callbacks)
+    return replace(again, whole=fit.whole).normalized("max"), used
+
+
+def _widened(values: NDArray[Any], used: NDArray[np.bool_], fill: float) -> NDArray[Any]:
+    """Return an array with columns of all factors, filled where they are not used."""
+    whole = np.full((*values.shape[:-1], len(used)), fill, dtype=values.dtype)
+    whole[..., used] = values
+    return whole
 
 
 def _resized(
