@@ -37,6 +37,7 @@ using Tables = std::tuple<Matrix, Matrix, Matrix>;  // lower and upper bounds, p
 using Values = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;  // of any type
 template <class T>
 using Output = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
+using Cube = nb::ndarray<double, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Maybe = std::optional<T>;
 
@@ -120,7 +121,11 @@ class Side {
   void set_zeros(Maybe<Vector<Index>> stored_indptr, Maybe<Vector<std::int32_t>> stored_indices,
                  Maybe<Matrix> row_quadratic, Maybe<Matrix> column_quadratic, Matrix row_linear,
                  Matrix row_quadratics, Matrix column_linear, Matrix column_quadratics) {
-    const Index n = rows.n_rows, m = rows.n_columns, rank = dispersed() ? 2 : 1;
+    const Index n = rows.n_rows, m = rows.n_columns;
+    const auto rank = static_cast<Index>(row_quadratics.shape(1));
+    require(rank == 1 ? !dispersed() : rank == 2, "zeros have one or two terms");
+    require(rank == 1 || dispersed() || (model.link == Link::shifted_log && !rows.batches.any()),
+            "quartics need the shifted log link and no batches");
     require(row_quadratic.has_value() != column_quadratic.has_value(),
             "quadratics belong to rows or to columns");
     require(stored_indptr.has_value() == stored_indices.has_value(),
@@ -147,8 +152,11 @@ class Side {
     return static_cast<double>(rows.indptr[rows.n_rows] + n_stored_) * (8.0 + K);
   }
   bool dispersed() const { return model.noise == Noise::negative_binomial; }
-  // Coefficients of the quadratic that approximates the zeros of a feature.
-  int polynomial_width() const { return dispersed() ? 5 : 3; }
+  // Of so many coefficients of the approximation of the zeros of a feature.
+  int checked_width(std::size_t width) const {
+    require(dispersed() ? width == 5 : width == 3 || width == 4, "an array has the wrong size");
+    return static_cast<int>(width);
+  }
 
   Rows rows{};
   Zeros zeros{};
@@ -253,7 +261,7 @@ void run(const std::string& kernel, const std::string& task, const Side& side, M
       task,
       {{"newton", Task::newton}, {"coordinate", Task::coordinate}, {"evaluate", Task::evaluate}});
   require(h.task != Task::coordinate ||
-              (!side.dispersed() && !h.rows.batches.any() && h.zeros.column_quadratic == nullptr &&
+              (!side.dispersed() && h.zeros.rank < 2 && !h.rows.batches.any() && h.zeros.column_quadratic == nullptr &&
                h.zeros.stored.indptr == nullptr),
           "coordinate descent needs Poisson noise, one quadratic for a row and no batches");
   h.with_loss = with_loss;
@@ -309,17 +317,19 @@ void run_pass(const std::string& kernel, const Side& side, const Pass& pass, int
 
 void survey_zeros(const std::string& kernel, const Side& side, Matrix start, Matrix design,
                   Index stride, bool convex, Vector<double> thresholds, Output<double> error,
-                  Output<double> n_above, Output<double> quadratic, int n_threads) {
+                  Output<double> n_above, Cube quadratic, int n_threads) {
   const auto n_thresholds = static_cast<int>(thresholds.size());
   const Index cells = side.rows.n_rows * n_thresholds;
+  const int width = side.checked_width(quadratic.shape(2));
   const ZeroSurvey survey{feature_pass(side, start, design),
                           stride,
                           convex,
+                          width,
                           n_thresholds,
                           thresholds.data(),
                           sized(cells, error),
                           sized(cells, n_above),
-                          sized(cells * side.polynomial_width(), quadratic)};
+                          sized(cells * width, quadratic)};
   run_pass(kernel, side, survey, n_threads);
 }
 
@@ -359,10 +369,12 @@ void zero_errors(const std::string& kernel, const Side& side, Matrix start, Matr
                  Index stride, Matrix quadratic, Output<double> signed_error,
                  Output<double> absolute_error, int n_threads) {
   const Index n = side.rows.n_rows;
+  const int width = side.checked_width(quadratic.shape(1));
   const ZeroErrors errors{feature_pass(side, start, design),
                           stride,
                           side.zeros.stored,
-                          sized(n * side.polynomial_width(), quadratic),
+                          width,
+                          sized(n * width, quadratic),
                           sized(n, signed_error),
                           sized(n, absolute_error)};
   run_pass(kernel, side, errors, n_threads);

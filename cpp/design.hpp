@@ -33,6 +33,7 @@ struct Design {
   Buffer transposed;     // exact form: (K + 1) x padded, the exposure last; zeros at the ends
   Buffer exposures;      // exact form, batches of rows: batches x padded
   Stretches stretches;   // exact form, Newton steps
+  Buffer quartic;        // see set_quartic_sums
   Buffer gram, linear;   // of every term: sum_j w_j x_j x_j' and sum_j w_j x_j, sparse form
   Buffer slope_at_zero;  // of every batch: sum_j t_j x_j, the least slope of the loss of zeros
   Buffer largest;        // max_j x_jk
@@ -124,7 +125,7 @@ struct Design {
   // Coefficients are floats, and two have one stream. Identity link with dispersions: a2 is zero
   // and left out.
   static int quadratic_streams(const HalfStep& h) {
-    return h.model.noise == Noise::negative_binomial && h.model.link != Link::identity ? 2 : 1;
+    return h.zeros.rank > 1 && h.model.link != Link::identity ? 2 : 1;
   }
   static double exposure_of(const HalfStep& h, Index j) {
     return h.rows.column_exposure != nullptr ? h.rows.column_exposure[j] : 1.0;
@@ -135,7 +136,8 @@ struct Design {
   void whole_matrix_sums(const HalfStep& h) {
     const Index m = h.rows.n_columns;
     const Batches& own = h.rows.batches;
-    const int n_squares = weighs_entries(h) ? rank : 0;
+    const int n_terms = h.model.noise == Noise::poisson ? std::min(rank, 1) : rank,
+              n_squares = weighs_entries(h) ? n_terms : 0;  // not of quartics
     // of every batch: slope_at_zero, linear and the lower triangles of gram, in whole vectors
     const Index wide = round_up(K, kLanes), triangle = round_up(K * (K + 1) / 2, kLanes),
                 length = 2 * wide + n_squares * triangle;

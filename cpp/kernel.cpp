@@ -21,7 +21,9 @@ namespace {
 template <class Link, class Noise>
 class RowsPlan final : public Plan {
  public:
-  explicit RowsPlan(const HalfStep& h) : h_(h), design_(h) {}
+  explicit RowsPlan(const HalfStep& h) : h_(h), design_(h) {
+    if constexpr (Noise::kQuartic) set_quartic_sums(h, design_.quartic);
+  }
 
   std::unique_ptr<Workspace> workspace() const override {
     auto scratch = std::make_unique<Scratch>();
@@ -54,9 +56,10 @@ class RowsPlan final : public Plan {
   }
 
   // In exact form, so that a block of the design is read from the first-level cache by all but the
-  // first.
+  // first; and see QuarticSums.
   int rows_together() const override {
-    return h_.task == Task::newton && h_.model.exact_zeros ? kRowsTogether : 1;
+    const bool shares = h_.model.exact_zeros || Noise::kQuartic;
+    return h_.task == Task::newton && shares ? kRowsTogether : 1;
   }
 
  private:
@@ -74,6 +77,11 @@ class RowsPlan final : public Plan {
                 last = std::min(h_.rows.n_rows, first + rows_together());
     auto& rows = scratch.newton;
     for (Index p = first; p < last; ++p) rows[p - first].start(p);
+    if constexpr (Noise::kQuartic) {
+      QuarticSums* sums[kRowsTogether];
+      for (Index p = first; p < last; ++p) sums[p - first] = &rows[p - first].evaluator().quartic();
+      QuarticSums::square(sums, static_cast<int>(last - first));
+    }
     for (Index from = 0; from < rows[0].evaluator().columns_to_visit();
          from += rows[0].evaluator().block())
       for (Index p = first; p < last; ++p) rows[p - first].visit(from);
@@ -140,7 +148,9 @@ std::unique_ptr<Plan> make_plan(const HalfStep& h) {
     if (h.model.link == Link::identity) return std::make_unique<RowsPlan<IdentityLink, Noise>>(h);
     return std::make_unique<RowsPlan<ShiftedLogLink, Noise>>(h);
   };
-  return h.model.noise == Noise::poisson ? with(Poisson{}) : with(NegativeBinomial{});
+  if (h.model.noise != Noise::poisson) return with(NegativeBinomial{});
+  if (h.zeros.rank < 2) return with(Poisson{});
+  return std::make_unique<RowsPlan<ShiftedLogLink, PoissonQuartic>>(h);
 }
 std::unique_ptr<Plan> make_plan(const Programs& p) { return std::make_unique<ProgramsPlan>(p); }
 std::unique_ptr<Plan> make_plan(const ZeroSurvey& s) { return std::make_unique<ZeroSurveyPlan>(s); }

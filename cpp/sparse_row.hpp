@@ -160,9 +160,9 @@ class SparseRow {
     if constexpr (Zeros) {
       EACH at.eta[u] = load(eta_ + e + u * kLanes);
       ZeroTerms<U> z;
-      blocks.quadratics<Link, Noise::kDispersed, U>(X, e, at);
+      blocks.quadratics<Link, Noise, U>(X, e, at);
       Noise::template zero_terms<Link, U>(at, z);
-      less_quadratic<Link, Noise::kDispersed, U>(at, z);
+      less_quadratic<Link, Noise, U>(at, z);
       if constexpr (Noise::kDispersed) concave.add<U>(at);
       EACH {
         c.loss[u] += z.loss[u];
@@ -184,11 +184,11 @@ class SparseRow {
     EACH at.eta[u] = Link::clamp_eta(at.eta[u]);
     Link::template mean_part<U>(at.eta, at.em);
     blocks.exposures<Noise::kDispersed, U>(X, e, at);
-    blocks.quadratics<Link, Noise::kDispersed, U>(X, e, at);
+    blocks.quadratics<Link, Noise, U>(X, e, at);
     ZeroTerms<U> z;
     Noise::template disperse<WithLoss, U>(at);
     Noise::template zero_terms<Link, U>(at, z);
-    less_quadratic<Link, Noise::kDispersed, U>(at, z);
+    less_quadratic<Link, Noise, U>(at, z);
     if constexpr (Noise::kDispersed) concave.add<U>(at);
     sums.template put<L, WithLoss, U>(e, z, loss);
   }
@@ -202,7 +202,7 @@ class SparseRow {
         EntriesAt<1> at;
         linear_predictor<1>(blocks.K, X, blocks.block, e, b, at.eta);
         blocks.exposures<true, 1>(X, e, at);
-        blocks.quadratics<Link, true, 1>(X, e, at);
+        blocks.quadratics<Link, Noise, 1>(X, e, at);
         store(sums.residual + e, at.t[0] * (4.0 * by_C * at.t_b2[0] * at.eta[0] - by_A));
       }
       sums.derivatives.add_gradient(X, blocks.block, padded, sums.residual);

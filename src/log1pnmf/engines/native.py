@@ -60,6 +60,10 @@ def effective_threads(n_jobs: int | None) -> int:
 
 Array = NDArray[np.float64]
 
+MOST_QUARTIC, QUARTIC_COMPONENTS = 24, 0.4
+"""Most factors for which zeros have quartics, whose sums take K^4 / 4 operations for a row; and the square of
+K at most, in columns of a row."""
+
 MOST_SIDES = 4
 """Sides that an engine keeps ready for the compiled core."""
 
@@ -148,11 +152,18 @@ class NativeEngine(Engine):
         sums = (into.loss, into.gradient, into.hessian)
         _core.add_statistics(self.kernel, self._taken(side), start, design, *sums, self.n_threads)
 
+    def takes_quartics(self, n_components: int) -> bool:
+        """Whether quartics are worth their price; see `Engine.takes_quartics`."""
+        problem, few = self.problem, QUARTIC_COMPONENTS * min(self.problem.counts.shape)
+        in_scope = problem.noise.zero_loss_is_mean and problem.batches is None and problem.link.c < 1.0
+        return in_scope and n_components <= MOST_QUARTIC and n_components**2 <= few
+
     def survey_zeros(
-        self, loadings: Array, factors: Array, caps: Array, *, straight: bool = False
+        self, loadings: Array, factors: Array, caps: Array, *, straight: bool = False, quartic: bool = False
     ) -> ZeroSurvey:
         """Fit quadratics to the zeros; see `Engine.survey_zeros`."""
-        shape, width = (len(factors), len(caps)), 3 if self.problem.noise.zero_loss_is_mean else 5
+        shape, width = (len(factors), len(caps)), 4 if quartic else 3
+        width = width if self.problem.noise.zero_loss_is_mean else 5
         out = ZeroSurvey(caps, *(np.empty(size) for size in (shape, shape, (*shape, width))))
         every = surveyed_every(len(loadings))
         _core.survey_zeros(*self._zeros(loadings, factors), every, straight, *out, self.n_threads)

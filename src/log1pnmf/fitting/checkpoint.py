@@ -161,8 +161,10 @@ def _check_parameters(at: Iteration, settings: Mapping[str, Any], shape: tuple[i
                 raise ValueError(f"spread must be positive, got {prior.spread}")
     if zeros is None:
         return
-    check_numbers("quadratics", np.abs(zeros.quadratics), (m, 3 if at.noise is None else 5))
-    if (zeros.quadratics[:, 2] < 0.0).any() or (zeros.quadratics[:, 4:] > 0.0).any():
+    quartic = zeros.a4 is not None and at.noise is None
+    check_numbers("quadratics", np.abs(zeros.quadratics), (m, 3 + quartic + 2 * (at.noise is not None)))
+    convex, concave = zeros.quadratics[:, 2 : 3 + quartic], zeros.quadratics[:, 4:]
+    if (convex < 0.0).any() or (concave > 0.0).any():
         raise ValueError("the quadratics of zeros have coefficients of the wrong sign")
     check_numbers("exposure of zeros", zeros.exposure, (m, 2))
     check_numbers("caps of zeros", zeros.caps, (m,))

@@ -93,7 +93,8 @@ class AdaptiveUpdate:
         """Return the problem with which a start is found; zeros are chosen by the features' mean rates."""
         problem = engine.problem
         at = Point(np.ones((problem.counts.n_samples, 1)), problem.profile[:, None])
-        return self.chosen(engine, at, problem.counts.total, self.early * self.tolerance, straight=True)
+        tolerance, plain = self.early * self.tolerance, {"straight": True, "quartic": False}
+        return self.chosen(engine, at, problem.counts.total, tolerance, **plain)
 
     def __call__(
         self, engine: Engine, at: Point, loss: float, *, index: int, final: bool, error: float | None = None
@@ -121,14 +122,23 @@ class AdaptiveUpdate:
         return Update(fresh)
 
     def chosen(
-        self, engine: Engine, at: Point, loss: float, tol: float | None = None, *, straight: bool = False
+        self,
+        engine: Engine,
+        at: Point,
+        loss: float,
+        tol: float | None = None,
+        *,
+        straight: bool = False,
+        quartic: bool = True,
     ) -> Problem:
-        """Choose anew."""
+        """Choose anew; see `Engine.survey_zeros`."""
         tolerance = self.tolerance if tol is None else tol
         problem, dispersed = engine.problem, engine.problem.noise.name != "poisson"
         limit = (LATER_SLACK if dispersed and not straight else SLACK) * tolerance * abs(loss)
-        caps = caps_for(tolerance, dispersed=dispersed)
-        chosen = choose(engine.survey_zeros(at.loadings, at.factors, caps, straight=straight), limit)
+        quartic = quartic and engine.takes_quartics(at.factors.shape[1])
+        caps = caps_for(tolerance, dispersed=dispersed, quartic=quartic)
+        survey = engine.survey_zeros(at.loadings, at.factors, caps, straight=straight, quartic=quartic)
+        chosen = choose(survey, limit)
         if chosen.n_above > LARGEST_STORED * math.prod(problem.counts.shape):
             return replace(problem, zeros=None)
         stored, exposure = engine.collect_zeros(at.loadings, at.factors, chosen.caps)

@@ -54,7 +54,7 @@ def entry_curvature(
     """Curvature of `entry_loss` for steps, see `Noise.curvature`; parameters as there. Always finite."""
     y, eta, t, own = _entries(y, eta, t, zeros)
     curvature = noise.curvature(y, t, link.derivatives(eta))
-    return curvature if own is None else np.where(own.in_place(y), own.curvature(t), curvature)
+    return curvature if own is None else np.where(own.in_place(y), own.curvature(eta, t), curvature)
 
 
 def _entries(y: Array, eta: Array, t: Array, zeros: Form) -> tuple[Array, Array, Array, EntryZeros | None]:
