@@ -233,7 +233,13 @@ def _listed(
 
 
 def top_features(
-    source: Any, n_top: int = 10, *, by: Order = "score", key: str | None = None, feature_names: Any = None
+    source: Any,
+    n_top: int = 10,
+    *,
+    by: Order = "score",
+    key: str | None = None,
+    feature_names: Any = None,
+    gene_symbols: str | None = None,
 ) -> DataFrame:
     """List the features that each factor raises most.
 
@@ -247,6 +253,8 @@ def top_features(
     by : {"score", "log2_fold_change", "weight"}
         Column that they are ranked by: "score" prefers what is much and certain, "log2_fold_change" what is
         the factor's own, "weight" what is frequent.
+    gene_symbols : str, optional
+        Column of ``adata.var`` with names to list, for AnnData.
 
     Returns
     -------
@@ -266,7 +274,7 @@ def top_features(
     check_whole("n_top", n_top, least=1)
     check_choice("by", by, ORDERS)
     pandas = require("pandas", purpose="a table of features")
-    fit = as_fit(source, key=key).named(feature_names=feature_names)
+    fit = as_fit(source, key=key, gene_symbols=gene_symbols).named(feature_names=feature_names)
     ranking = ranking_of(fit)
     chosen = [ranking.top(k, n_top, by) for k in range(fit.n_components)]
     columns, at = _listed(chosen, fit.factor_names, feature=fit.feature_labels)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.archive import check_value, making_whole, to_tree
 from log1pnmf._common.checks import versions
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.features import find_features, match_names
+from log1pnmf.counts.features import find_features, match_names, own_symbols
 
 from .fit import Certificate, Fit, Keys, usual_factor_names
 from .new_samples import counts_of
@@ -59,7 +59,8 @@ def symbols_of(source: Any, gene_symbols: str | None, feature_names: Any = None)
             f"gene_symbols={gene_symbols!r} names a column of adata.var, but the source is a "
             f"{type(source).__name__}; pass feature_names, one for each feature"
         )
-    return column_of(source, "var", gene_symbols, "gene_symbols").astype(str).tolist()
+    symbols = column_of(source, "var", gene_symbols, "gene_symbols").astype(str).to_numpy(dtype=np.str_)
+    return own_symbols(symbols, source.var_names).tolist()
 
 
 def uns_of(fit: Fit, layer: str | None) -> dict[str, Any]:
@@ -198,7 +199,7 @@ def _digest(loadings: NDArray[np.float64]) -> str:
 # ---------- a Fit from whatever holds one
 
 
-def as_fit(source: Any, *, key: str | None = None) -> Fit:
+def as_fit(source: Any, *, key: str | None = None, gene_symbols: str | None = None) -> Fit:
     """Get the `Fit` from a model, AnnData or a file.
 
     Parameters
@@ -210,6 +211,9 @@ def as_fit(source: Any, *, key: str | None = None) -> Fit:
         fitted, in any order; see `Fit.whole`.
     key : str, optional
         Name of the fit in AnnData, if ``key_added`` was given.
+    gene_symbols : str, optional
+        Column of ``adata.var`` that names the features of the fit; a feature without a symbol of its own
+        keeps its name in ``var_names``.
 
     Examples
     --------
@@ -220,6 +224,10 @@ def as_fit(source: Any, *, key: str | None = None) -> Fit:
     """
     if key is not None and not is_annotated(source):
         raise ValueError(f"key={key!r} is for AnnData, got {type(source).__name__}; leave it out")
+    if (symbols := symbols_of(source, gene_symbols)) is not None:
+        fit = fit_from(source, key)
+        at = find_features(source.var_names, fit.feature_labels.tolist())
+        return fit.named(feature_names=[symbols[j] for j in at])
     if isinstance(source, Fit):
         return source
     if isinstance(source, str | os.PathLike):
