@@ -153,7 +153,10 @@ def stored(adata: Any, slot: str, key: str) -> Any:
 def _about(adata: Any, keys: Keys) -> Mapping[str, Any]:
     about, *_ = (stored(adata, slot, getattr(keys, slot)) for slot in ("uns", "obsm", "varm"))
     if not isinstance(about, Mapping) or "loadings_digest" not in about:
-        raise ValueError(f"adata.uns[{keys.uns!r}] was not written by log1pnmf.tl; fit again")
+        raise ValueError(
+            f"adata.uns[{keys.uns!r}] is no fit as log1pnmf.tl writes it; fit again, or, if objects with and "
+            "without their own fit were concatenated, use log1pnmf.tl.transform with the one that was fitted"
+        )
     if hasattr(about.get("size_factors"), "compute"):
         raise ValueError("adata was read lazily, with its fit still in the file; pass adata.to_memory()")
     return about
