@@ -202,8 +202,8 @@ def usage(
     order: Any = slice(None)
     fit, columns = folder.fit(options.c), folder.labels
     if file is not None:
-        table = opening.table(file, fractions=True)
-        (fit, _, order), columns = _of_file(fit, table, screen), table.labels
+        other = opening.table(file, fractions=True)
+        (fit, _, order), columns = _of_file(fit, other, screen), other.labels
 
     def labels(column: str) -> np.ndarray:
         return columns(column)[order]

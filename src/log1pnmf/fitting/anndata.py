@@ -227,10 +227,7 @@ def as_fit(source: Any, *, key: str | None = None, gene_symbols: str | None = No
     """
     if key is not None and not is_annotated(source):
         raise ValueError(f"key={key!r} is for AnnData, got {type(source).__name__}; leave it out")
-    if (symbols := symbols_of(source, gene_symbols)) is not None:
-        fit = fit_from(source, key)
-        at = find_features(source.var_names, fit.feature_labels.tolist())
-        return fit.named(feature_names=[symbols[j] for j in at])
+    symbols = symbols_of(source, gene_symbols)
     if isinstance(source, Fit):
         return source
     if isinstance(source, str | os.PathLike):
@@ -241,24 +238,26 @@ def as_fit(source: Any, *, key: str | None = None, gene_symbols: str | None = No
             )
         return Fit.load(source)
     if is_annotated(source):
-        return fit_from(source, key)
+        fit = fit_from(source, key)
+        names = dict(zip(source.var_names, symbols or source.var_names, strict=True))
+        return fit if symbols is None else fit.named(feature_names=[names[j] for j in fit.feature_labels])
     if hasattr(source, "get_params") and hasattr(source, "fit"):
         from sklearn.utils.validation import check_is_fitted  # loaded with the estimator
 
         check_is_fitted(source)
     model = source[-1] if hasattr(source, "named_steps") else source
-    fit = getattr(model, "fit_", None)
-    if not isinstance(fit, Fit):
+    found = getattr(model, "fit_", None)
+    if not isinstance(found, Fit):
         raise TypeError(
             "expected a Fit, a fitted Log1pNMF, an AnnData or a file with a fit, got "
             f"{type(model).__name__}; {advice_for(source) or 'fit one first'}"
         )
-    if model is source or fit.feature_names is not None:
-        return fit
+    if model is source or found.feature_names is not None:
+        return found
     try:
-        return fit.named(feature_names=source[:-1].get_feature_names_out())
+        return found.named(feature_names=source[:-1].get_feature_names_out())
     except (AttributeError, ValueError):  # a step gives no names, or needs those of the counts
-        return fit
+        return found
 
 
 def fit_and_counts(source: Any, counts: Any, *, key: str | None = None) -> tuple[Fit, Counts]:
