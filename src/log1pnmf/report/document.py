@@ -464,7 +464,7 @@ def maps_of(source: Any) -> dict[str, list[Section]]:
         maps["UMAP"] = [Section("", np.arange(len(places)), places, spacing(places))]
     if "spatial" in there:
         with contextlib.suppress(ValueError):  # sections that cannot be told apart are not drawn
-            maps["In space"] = sections_of(source, image="none")
+            maps["In space"] = sections_of(source)
     return maps
 
 
