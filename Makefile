@@ -27,6 +27,7 @@ demo: $(BUILT) ## fit the bundled data and print what was found
 
 # The fits of tests and pages are short. Threads that spin while they wait for work would cost more than the work.
 test pages site: export OMP_WAIT_POLICY := passive
+test pages site: export OPENBLAS_NUM_THREADS := 1
 # Compiled once: every process of every test would compile the package again, and pytest all tests.
 test pages slow: export PYTHONDONTWRITEBYTECODE :=
 

@@ -98,7 +98,6 @@ def effects() -> Iterator[str]:
     short = {"init": "nndsvd"}
     kinds: dict[str, dict[str, Any]] = {
         "totals": short,
-        "totals, batch_strength=1": {"batch_strength": 1.0, **short},
         '`size_factors="fit"`': {"size_factors": "fit", "max_iter": 3000},
         "true size factors": short,
         "totals, every batch with the same kinds": short,

@@ -76,13 +76,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--simulations", type=int, default=50)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first simulation")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=SIZES, help="size factors")
     parser.add_argument("--only", default="", help="part of the name of the cases that are simulated")
     options = parser.parse_args()
     print(f"| simulated | size factors | {' | '.join(COLUMNS)} |\n|" + "---|" * (2 + len(COLUMNS)))
+    seeds = range(options.first, options.first + options.simulations)
     with ProcessPoolExecutor(options.jobs) as pool:
         runs = {
-            row: [pool.submit(measure, CASES[row[0]], row[1], seed) for seed in range(options.simulations)]
-            for row in product((name for name in CASES if options.only in name), SIZES)
+            row: [pool.submit(measure, CASES[row[0]], row[1], seed) for seed in seeds]
+            for row in product((name for name in CASES if options.only in name), options.sizes)
         }
         for (name, sizes), own in runs.items():
             row = np.mean([one for run in own for one in run.result()], axis=0)

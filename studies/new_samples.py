@@ -5,8 +5,10 @@ python -m studies.new_samples donors --jobs 16    # a held-out donor: other feat
 
 `predict`: half of the samples are fitted; of the others, possibly thinned, loadings come from 80% of the
 counts, or from 80% of the features, as `transform` finds them ("auto"), or with other priors. What was left
-out is scored. A share of 1e-9 of the predicted means comes from totals, so that a mean of zero is nearly
-impossible; figures are log-likelihoods above those of one factor. Data "pancreas" come with the package.
+out is scored. Features are scored with dispersions of the fit, and with those around what the other features
+of the fitted samples predict: the former are given loadings that the feature itself decides. A share of 1e-9
+of the predicted means comes from totals, so that a mean of zero is nearly impossible; figures are
+log-likelihoods above those of one factor. Data "pancreas" come with the package.
 
 `donors`: a donor (or a random quarter of the samples) is left out of the fit and projected onto it, with a
 fifth of the features missing and, for "platform", counts thinned by an efficiency of every feature. Figures
@@ -20,6 +22,7 @@ import argparse
 import math
 import warnings
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -35,7 +38,10 @@ from log1pnmf import Fit, datasets, fit_log1p_nmf
 from log1pnmf.counts import Counts, split_counts
 from log1pnmf.counts.features import select_features
 from log1pnmf.fitting.new_samples import NewSamples, new_size_factors, project
+from log1pnmf.model.dispersion import update_dispersions
+from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.predict import Background, score_entries, score_parts
+from log1pnmf.model.problem import Problem
 
 Array = NDArray[np.float64]
 SHARE, FLOOR = 0.2, 1e-9
@@ -65,6 +71,19 @@ def drawn(name: str, n: int, m: int, seed: int) -> sparse.csr_array:
     return counts[:, np.sort(np.argsort(-seen, kind="stable")[:m])]
 
 
+def dispersion_without(fit: Fit, counts: Counts, given: Any, scored: Any) -> Array:
+    """Return dispersions of some features around what the others of the fitted samples predict."""
+    assert counts.feature_names is not None
+    some, others = (
+        replace(select_features(counts, which), feature_names=counts.feature_names[which])
+        for which in (given, scored)
+    )
+    found = project(fit, some, prior=0.0, shared=True, n_jobs=1)
+    factors = fit.factors[scored] / fit.link.alpha
+    problem = Problem(others, found.size_factors, fit.link, noise=NegativeBinomial(fit.dispersion[scored]))
+    return update_dispersions(problem, found.loadings, factors)[0].dispersion
+
+
 def predicted(name: str, noise: str, c: float, seed: int) -> list[str]:
     """Score the held-out counts, and the held-out features, of new samples for every prior."""
     warnings.simplefilter("ignore")
@@ -90,14 +109,21 @@ def predicted(name: str, noise: str, c: float, seed: int) -> list[str]:
             rates = replace(fit.rates, loadings=found.loadings, size_factors=found.size_factors)
             return float(score_parts(rates, *parts, test_fraction=SHARE, background=FLOOR).sum())
 
-        def by_features(fit: Fit, prior: Any, some: Any = some, others: Any = others) -> float:
+        def by_features(
+            fit: Fit, prior: Any, some: Any = some, others: Any = others, again: bool = False
+        ) -> float:
             found = project(fit, some, prior=prior, shared=True, n_jobs=1)
             rates = fit.rates.of_features(scored)
             rates = replace(rates, loadings=found.loadings, size_factors=found.size_factors)
+            if again:
+                rates = replace(rates, dispersion=dispersion_without(fit, old, given, scored))
             beside = Background(some.row_sums + 0.5, totals[scored] / totals[given].sum(), FLOOR)
             return float(score_entries(rates, others, beside).sum())
 
-        for held, score in (("counts", by_counts), ("features", by_features)):
+        ways: list[tuple[str, Any]] = [("counts", by_counts), ("features", by_features)]
+        if noise == "nb":
+            ways.append(("features, dispersions again", partial(by_features, again=True)))
+        for held, score in ways:
             gains = [score(fit, prior) - score(one, 0.0) for prior in ("auto", *PRIORS)]
             numbers = " | ".join(f"{gain:,.0f}" for gain in gains)
             head = f"| {name} | {seed} | {new.row_sums.mean():,.0f} | {noise} | {c:g} | {held}"

@@ -107,7 +107,7 @@ WAYS = [
 ]
 
 
-def overdispersed(*, seeds: int, jobs: int, phis: list[float]) -> None:
+def overdispersed(*, seeds: int, jobs: int, phis: list[float], noises: list[str]) -> None:
     """Print which c and K are selected, among five values of c and K from 2 to 10; the true K is 6."""
     print(
         "| phi | true c | noise | size factors | held out | c, K | c within a decade | K within 1 | CPU s |"
@@ -119,8 +119,9 @@ def overdispersed(*, seeds: int, jobs: int, phis: list[float]) -> None:
                 pool.submit(_select_overdispersed, phi, c, seed, way) for seed in range(seeds)
             ]
             for phi in phis
-            for c in (0.1, 1.0, math.inf)
+            for c in (math.inf, 1.0, 0.1)
             for way in WAYS
+            if way["noise"] in noises
         }
         for (phi, c, *way), runs in rows.items():
             found = [run.result() for run in runs]
@@ -379,6 +380,7 @@ def main() -> None:
     parser.add_argument("--tol", type=float, default=Settings.tol)
     parser.add_argument("--n-jobs", type=int, default=2)
     parser.add_argument("--phi", type=float, nargs="+", default=[0.0, 0.5], help="`overdispersed`")
+    parser.add_argument("--noise", nargs="+", default=["auto", "poisson"], help="`overdispersed`")
     parser.add_argument("--jobs", type=int, default=1, help="`overdispersed`: processes")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -389,7 +391,8 @@ def main() -> None:
     elif arguments.what == "sparse":
         sparse(arguments.out / "selection-sparse.jsonl", seeds=arguments.seeds, n_jobs=arguments.n_jobs)
     elif arguments.what == "overdispersed":
-        overdispersed(seeds=arguments.seeds, jobs=arguments.jobs, phis=arguments.phi)
+        given = {"phis": arguments.phi, "noises": arguments.noise}
+        overdispersed(seeds=arguments.seeds, jobs=arguments.jobs, **given)
     elif arguments.what == "cost":
         cost()
     elif arguments.what == "draw":

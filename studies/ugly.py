@@ -16,6 +16,7 @@ import numpy as np
 
 from log1pnmf import Fit, fit_log1p_nmf
 from log1pnmf.counts import Counts
+from log1pnmf.fitting.settings import constraint_of
 from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import SizePrior
 from log1pnmf.model.size_factors import WEIGHT
@@ -62,7 +63,7 @@ def objective(fit: Fit, counts: np.ndarray) -> float:
         problem = replace(problem, size_prior=SizePrior(centre, WEIGHT))
     factors = fit.factors / fit.link.alpha
     loss = negative_log_likelihood(problem, fit.loadings, factors)
-    return loss + problem.cost + settings.constraint.cost(fit.loadings, factors)
+    return loss + problem.cost + constraint_of(settings).cost(fit.loadings, factors)
 
 
 def main() -> None:

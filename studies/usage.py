@@ -2,13 +2,15 @@
 
     python -m studies.usage --jobs 16                    # tables of docs/results/tests.md; 40 CPU minutes
     python -m studies.usage --tables counts --runs 50    # one of them, with fewer simulations
+    python -m studies.usage --first 1000 --jobs 16       # on seeds on which nothing was chosen
 
 Table "counts" begins with counts, drawn without the package. Donors differ in their mean loadings, cells
 scatter around them, depth varies, and in the second group some factors are multiplied by a number (in the
 first cell type, if there are several; under the first tenth of the guides; along the age). Loadings
 are estimated with totals as size factors: for the true factors, or with them where the row says "fitted".
 Counted is how often p <= 0.05 for factors that are not shifted (type I error rate) and for those that are
-(power), with loadings as they are and relative to the factors that keep their proportions.
+(power), with loadings as they are and relative to the factors that keep their proportions; the same (type I)
+for comparisons of which no rivals of these are named, and the share of comparisons of which they are.
 
 Table "loadings" draws loadings, with more designs: few donors, unequal numbers of cells, pairs, ages, guides.
 """
@@ -127,7 +129,10 @@ def draw_counts(design: Counts, rng: np.random.Generator, n_features: int = 200)
 
 
 def p_of_counts(design: Counts, seed: int) -> np.ndarray:
-    """Return p-values with loadings as they are and relative to others, factors in the true order."""
+    """Return p-values with loadings as they are, relative to others, and where that is clear (else NaN).
+
+    Factors are in the true order.
+    """
     counts, group, donor, part, factors = draw_counts(design, np.random.default_rng([seed, 7]))
     alpha = 1.0 if np.isinf(design.c) else ShiftedLog(design.c).alpha
     known = {} if design.fitted else {"fixed_factors": factors * alpha}
@@ -139,7 +144,9 @@ def p_of_counts(design: Counts, seed: int) -> np.ndarray:
         fit = fit_log1p_nmf(counts, k, c=design.c, n_jobs=1, random_state=0, **known)
         found = [usage(fit, labels, replicate=donor, relative_to=one, **how) for one in (None, "auto")]
     alike = np.corrcoef(fit.factors.T, factors.T)[:k, k:]
-    return np.stack([one.p[:, linear_sum_assignment(-alike.T)[1]] for one in found])
+    p = [one.p[:, linear_sum_assignment(-alike.T)[1]] for one in found]
+    unclear = np.array([bool(names) for names in found[1].rivals])
+    return np.stack([*p, np.where(unclear[:, None], np.nan, p[1])])
 
 
 def shifted_tests(design: Counts, n_rows: int) -> np.ndarray:
@@ -154,22 +161,23 @@ def shifted_tests(design: Counts, n_rows: int) -> np.ndarray:
     return rows[:, None] & np.isin(np.arange(design.n_factors), design.shifted)
 
 
-def rows_of_counts(n_runs: int, pool: ProcessPoolExecutor) -> Iterator[str]:
+def rows_of_counts(n_runs: int, first: int, pool: ProcessPoolExecutor) -> Iterator[str]:
     """Yield the rows of the table of counts."""
     yield (
-        "| counts | type I error rate: as they are | type I error rate: relative "
-        "| power: as they are | power: relative |"
+        "| counts | type I error rate: as they are | type I error rate: relative | where it is clear "
+        "| rivals named | power: as they are | power: relative |"
     )
-    yield "|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|"
     for design in COUNTS:
         n = max(n_runs // 10, 2) if design.guides else n_runs
-        runs = pool.map(p_of_counts, [design] * n, range(n), chunksize=1)
-        called = np.array(list(runs)).transpose(1, 0, 2, 3) <= 0.05  # kind, run, row, factor
-        shifted = shifted_tests(design, called.shape[2])
-        kinds = (~shifted, shifted) if shifted.any() else (~shifted,)
-        rates = [f"{rate:.3f}" for kind in kinds for rate in called[:, :, kind].mean(axis=(1, 2))]
-        rates += [""] * (4 - len(rates))
-        yield f"| {design.name} | {' | '.join(rates)} |"
+        runs = pool.map(p_of_counts, [design] * n, range(first, first + n), chunksize=1)
+        p = np.array(list(runs)).transpose(1, 0, 2, 3)  # kind, run, row, factor
+        called = np.where(np.isnan(p), np.nan, p <= 0.05)
+        shifted = shifted_tests(design, p.shape[2])
+        rates = [*np.nanmean(called[:, :, ~shifted], axis=(1, 2)), np.isnan(p[2]).mean()]
+        rates += [*called[:2, :, shifted].mean(axis=(1, 2))] if shifted.any() else []
+        listed = [f"{rate:.3f}" for rate in rates] + [""] * (6 - len(rates))
+        yield f"| {design.name} | {' | '.join(listed)} |"
 
 
 @dataclass(frozen=True)
@@ -248,13 +256,13 @@ def p_of_loadings(design: Loadings, seed: int) -> tuple[float, float]:
     return float((found.p <= 0.05).mean()), float(((found.lower <= truth) & (truth <= found.upper)).mean())
 
 
-def rows_of_loadings(n_runs: int, pool: ProcessPoolExecutor) -> Iterator[str]:
+def rows_of_loadings(n_runs: int, first: int, pool: ProcessPoolExecutor) -> Iterator[str]:
     """Yield the rows of the table of loadings."""
     yield "| donors | p <= 0.05 | coverage of 95% intervals |"
     yield "|---|---|---|"
     for design in LOADINGS:
         n = 5 * n_runs if design.guides == 2 else max(n_runs // 20, 4)
-        runs = pool.map(p_of_loadings, [design] * n, range(n), chunksize=5)
+        runs = pool.map(p_of_loadings, [design] * n, range(first, first + n), chunksize=5)
         called, covered = np.array(list(runs)).mean(axis=0)
         yield f"| {design.name} | {called:.3f} | {covered:.1%} |"
 
@@ -267,11 +275,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
     parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first run")
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()
     with ProcessPoolExecutor(asked.jobs) as pool:
         for name in asked.tables:
-            for row in TABLES[name](asked.runs, pool):
+            for row in TABLES[name](asked.runs, asked.first, pool):
                 print(row, flush=True)
             print()  # or both would be one table
 

@@ -39,7 +39,7 @@ def test_shapes_and_types(data):
     assert len(set(data.sample_labels)) == 14
     counts = Counts.from_any(data.counts)
     assert np.shares_memory(counts.by_row.indices, data.counts.indices)  # canonical
-    assert counts.n_empty_rows == counts.n_empty_columns == 0
+    assert counts.n_empty == (0, 0)
     with resources.as_file(resources.files("log1pnmf.datasets") / "pancreas.npz") as path:
         assert path.stat().st_size <= 2_000_000
 

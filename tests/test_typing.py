@@ -12,9 +12,7 @@ from log1pnmf.analysis.markers import MarkerOptions
 from log1pnmf.analysis.select import SelectOptions
 from log1pnmf.analysis.stability import ConsensusOptions
 from log1pnmf.analysis.usage import SampleOptions
-from log1pnmf.estimator import RunOptions
 from log1pnmf.fitting.fit_counts import FitParameters, FoldParameters
-from log1pnmf.report.document import ReportOptions
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = """
@@ -95,8 +93,6 @@ def test_a_type_checker_finds_what_is_misspelled_and_nothing_else(tmp_path, monk
         (lp.analysis.markers, MarkerOptions, {}),
         (lp.analysis.usage, SampleOptions, {"replicate", "key"}),
         (lp.analysis.evidence, EvidenceOptions, {}),
-        (lp.report.write_report, ReportOptions, {}),
-        (lp.Log1pNMF.fit, RunOptions, {}),
         (lp.select, SelectOptions, {"random_state", "batch", *FoldParameters.__annotations__}),
         (lp.analysis.consensus, ConsensusOptions, {"groupby", *FitParameters.__annotations__}),
     ],

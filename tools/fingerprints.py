@@ -28,7 +28,6 @@ SHIFTS = (0.1, 1.0, 10.0, math.inf)
 N, M, K = 30, 24, 3
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden.json"
 
-
 DEFAULT = {"likelihood": "auto", "init": "auto", "max_iter": 300, "engine": "auto"}
 """What a fit decides by itself."""
 
@@ -130,11 +129,7 @@ def line(name: str, model: Log1pNMF) -> str:
 
 
 GOLDEN_NAMES = [
-    *(
-        f"native {likelihood} c={c:g}"
-        for likelihood in ("exact", "chebyshev", "adaptive")
-        for c in (0.1, 1.0)
-    ),
+    *(f"native {kind} c={c:g}" for kind in ("exact", "chebyshev", "adaptive") for c in (0.1, 1.0)),
     *(f"native {what}" for what in ("exact c=inf", "l1 c=1", "coordinate c=1", "n_init=3 c=1")),
     *("streaming exact c=1", "default poisson", "default nb", "default sizes=fit"),
 ]

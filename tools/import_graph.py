@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "log1pnmf"
@@ -109,13 +110,6 @@ def _function(call: ast.Call) -> str:
     return getattr(call.func, "id", "") or getattr(call.func, "attr", "")
 
 
-def calls_by_name(path: Path) -> list[ast.Call]:
-    """Calls that import a module whose name is a value."""
-    return [
-        node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call) and _function(node) in BY_NAME
-    ]
-
-
 def private_uses(module: str, path: Path, known: set[str]) -> list[Import]:
     """Names with an underscore that a file takes from another room, by import or as an attribute."""
     foreign = [one for one in imports_of(module, path, known) if room(one.target) != room(module)]
@@ -139,36 +133,16 @@ def _private(name: str) -> bool:
     return name.startswith("_") and not name.endswith("__")
 
 
-def circles(edges: Iterable[tuple[str, str]]) -> list[set[str]]:
-    """Groups of modules of which each needs all others (Tarjan's strongly connected components)."""
-    needs: dict[str, list[str]] = {}
+def circle(edges: Iterable[tuple[str, str]]) -> list[str]:
+    """Return modules that import each other in a circle; none where there is no circle."""
+    order: TopologicalSorter[str] = TopologicalSorter()
     for one, other in edges:
-        needs.setdefault(one, []).append(other)
-        needs.setdefault(other, [])
-    number: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[set[str]] = []
-
-    def visit(module: str) -> None:
-        number[module] = lowest[module] = len(number)
-        stack.append(module)
-        for target in needs[module]:
-            if target not in number:
-                visit(target)
-            if target in stack:
-                lowest[module] = min(lowest[module], lowest[target])
-        if lowest[module] == number[module]:
-            place = stack.index(module)
-            group = set(stack[place:])
-            del stack[place:]
-            if len(group) > 1 or module in needs[module]:
-                found.append(group)
-
-    for module in needs:
-        if module not in number:
-            visit(module)
-    return found
+        order.add(one, other)
+    try:
+        order.prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 # ---------------------------------------------------------------- the picture

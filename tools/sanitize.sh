@@ -40,7 +40,7 @@ import sys
 sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "ScikitBuildRedirectingFinder"]
 PYTHON
 
-export PYTHONPATH=$place/site PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=$place/site PYTHONDONTWRITEBYTECODE=1 OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1
 # Python itself keeps memory until it ends: leaks are not looked for.
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 LD_PRELOAD="$("${CXX:-g++}" -print-file-name=libasan.so) $("${CXX:-g++}" -print-file-name=libstdc++.so)"

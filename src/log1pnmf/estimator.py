@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
+from inspect import signature
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,7 @@ from log1pnmf._common.archive import StrPath
 from log1pnmf._common.arrays import Numbers
 from log1pnmf._common.checks import Seed, check_choice, check_not_negative, one_for_each
 from log1pnmf.analysis.diagnostics import loading_errors
-from log1pnmf.analysis.markers import MarkerOptions, Markers, markers, top_features
+from log1pnmf.analysis.markers import Markers, markers, top_features
 from log1pnmf.analysis.usage import SampleOptions, Usage, usage
 from log1pnmf.counts.chunks import CountSource
 from log1pnmf.counts.counts import Counts, SizesKind, check_unmasked, to_host
@@ -29,42 +31,47 @@ from log1pnmf.engines.registry import EngineKind, as_counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.callbacks import Callback
 from log1pnmf.fitting.fit import Certificate, Fit
-from log1pnmf.fitting.fit_counts import checked, fit_counts
+from log1pnmf.fitting.fit_counts import SETTINGS, checked, fit_counts
 from log1pnmf.fitting.new_samples import of_features, project, score
 from log1pnmf.fitting.ranking import Order
 from log1pnmf.fitting.settings import GIVEN, InitKind, LikelihoodKind, NoiseKind
 from log1pnmf.fitting.summary import summarize
 from log1pnmf.model.dispersion import DispersionKind
-from log1pnmf.report.document import ReportOptions, write_report
+from log1pnmf.model.problem import Array
+from log1pnmf.report.document import write_report
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from typing_extensions import Self, Unpack
 
-Array = NDArray[np.float64]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-class OfSamples(TypedDict, total=False):
-    """What belongs to the samples of a fit or of `transform`, for type checkers."""
+class NewSamples(TypedDict, total=False):
+    """Options of `Log1pNMF.transform`, for type checkers."""
 
     size_factors: SizesKind | Numbers | None
     batch: Any
     fixed_loadings: Any
-
-
-class NewSamples(OfSamples, total=False):
-    """With the other options of `Log1pNMF.transform`."""
-
     prior: Literal["auto"] | float
     features: Literal["all", "shared"]
 
 
-class RunOptions(OfSamples, total=False):
-    """With the other options of `Log1pNMF.fit`."""
+def _with_options_of(
+    function: Callable[Concatenate[Any, Any, P], Any],
+) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, Any, P], R]]:
+    """Return a decorator of a method that passes its options on to a function: it shows them as its own."""
+    options = [one for one in signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
 
-    callbacks: Sequence[Callback]
-    checkpoint: StrPath | None
-    resume: StrPath | None
+    def complete(method: Callable[..., R]) -> Any:
+        shown = signature(method)
+        own = list(shown.parameters.values())[:-1]
+        method.__signature__ = shown.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+        return method
+
+    return complete
 
 
 def _part(name: str) -> Any:
@@ -72,7 +79,34 @@ def _part(name: str) -> Any:
     return property(attrgetter(f"fit_.{name}"))
 
 
-class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class _Parameters(BaseEstimator):
+    """Parameters of `Log1pNMF`, which scikit-learn finds in the signature of ``__init__``."""
+
+    n_components: int = 2
+    _: KW_ONLY
+    c: float = 1.0
+    noise: NoiseKind = "poisson"
+    size_factors: SizesKind | Numbers = "total"
+    random_state: Seed = 0
+    n_jobs: int | None = None
+    likelihood: LikelihoodKind = "auto"
+    zeros_tol: float = 1e-4
+    dispersion: DispersionKind | float | Numbers = "feature"
+    init: InitKind | tuple[Any, Any] | Fit = "auto"
+    n_init: int = 1
+    l1: float | Literal["auto"] = 0.0
+    mask_penalty: float = math.inf
+    row_solver: RowSolver = "newton"
+    max_iter: int = 1000
+    tol: float = 1e-9
+    engine: EngineKind = "auto"
+    fixed_factors: Any = None
+    mask: Any = None
+    verbose: int | None = None
+
+
+class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
     """Poisson NMF with the shifted-log link, ``alpha_c log(1 + lam / c) = L F'``.
 
     The counts of sample i are ``Poisson(s_i lam_ij)``, ``alpha_c = max(1, c)``; ``c = inf`` is the identity
@@ -110,9 +144,6 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     dispersion : {"feature", "shared"}, float or array of shape (n_features,)
         With "nb": one dispersion for each feature, or the same for all, by maximum likelihood. Those of the
         features are pulled towards their trend over the mean counts. Numbers are used unchanged.
-    batch_strength : float
-        With `batch` in `fit`: strength of the prior that pulls the effect of a batch on a feature towards 1,
-        in counts. It acts as if the batch had that many more counts of the feature, exactly as expected.
     init : {"auto", "rank1", "random", "nndsvd"}, (loadings, factors) or Fit
         The start. "auto" tries several for a few iterations and improves the best. Arrays are on the link
         scale; factors may have the shape of `components_`. A `Fit`, such as ``model.fit_``, is continued: its
@@ -239,53 +270,6 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     __metadata_request__transform: ClassVar = {"size_factors": True, "batch": True, "fixed_loadings": True}
     __metadata_request__score: ClassVar = {"size_factors": True, "batch": True}
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        c: float = 1.0,
-        noise: NoiseKind = "poisson",
-        size_factors: SizesKind | Numbers = "total",
-        random_state: Seed = 0,
-        n_jobs: int | None = None,
-        likelihood: LikelihoodKind = "auto",
-        zeros_tol: float = 1e-4,
-        dispersion: DispersionKind | float | Numbers = "feature",
-        batch_strength: float = 10.0,
-        init: InitKind | tuple[Any, Any] | Fit = "auto",
-        n_init: int = 1,
-        l1: float | Literal["auto"] = 0.0,
-        mask_penalty: float = math.inf,
-        row_solver: RowSolver = "newton",
-        max_iter: int = 1000,
-        tol: float = 1e-9,
-        engine: EngineKind = "auto",
-        fixed_factors: Any = None,
-        mask: Any = None,
-        verbose: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.c = c
-        self.noise = noise
-        self.size_factors = size_factors
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.likelihood = likelihood
-        self.zeros_tol = zeros_tol
-        self.dispersion = dispersion
-        self.batch_strength = batch_strength
-        self.init = init
-        self.n_init = n_init
-        self.l1 = l1
-        self.mask_penalty = mask_penalty
-        self.row_solver = row_solver
-        self.max_iter = max_iter
-        self.tol = tol
-        self.engine = engine
-        self.fixed_factors = fixed_factors
-        self.mask = mask
-        self.verbose = verbose
-
     # ---------------------------------------------------------------- fitting
 
     def fit(
@@ -313,7 +297,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             `batch` and `fixed_loadings` without a request, also to `transform`.
         batch : array of shape (n_samples,), optional
             Batch of every sample (donor, chip, section). Every batch then multiplies the rates of each
-            feature by an effect; see `batch_strength` and `batch_effects_`.
+            feature by an effect, see `batch_effects_`.
         fixed_loadings : mapping of str to array, data frame or array of shape (n_samples, K_0), optional
             Known loadings, such as a design: ``{"everyone": 1, "treated": treated}``. A column may also
             contain 0 for samples without the factor and NaN for loadings to estimate. Loadings of new samples
@@ -335,13 +319,10 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         if size_factors is not None:
             parameters["size_factors"] = size_factors
         settings, given = checked(**parameters)
-        X = counts = to_host(X)
-        if hasattr(X, "columns"):
-            counts = as_counts(X, self.engine)
-            validate_data(BaseEstimator(), X, skip_check_array=True)  # refuses names of several types
-        return self._take(fit_counts(counts, settings, **given, resume=resume))
+        return self._take(fit_counts(X, settings, **given, resume=resume))
 
-    def fit_transform(self, X: Any, y: Any = None, **options: Unpack[RunOptions]) -> Array:
+    @_with_options_of(fit)
+    def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Array:
         """Fit the model to X (y is ignored) and return its loadings; options are those of `fit`.
 
         >>> Log1pNMF(2).fit_transform([[4, 0, 2], [3, 1, 2], [0, 5, 2]]).shape
@@ -483,7 +464,8 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self.fit_ = as_fit(self).renamed(names)
         return self
 
-    def report(self, path: StrPath, **options: Unpack[ReportOptions]) -> Path:
+    @_with_options_of(write_report)
+    def report(self, path: StrPath, **options: Any) -> Path:
         """Write a report to `path`, one HTML file; options as in `log1pnmf.report.write_report`.
 
         >>> import tempfile
@@ -503,7 +485,8 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         """
         return top_features(self, n_top, by=by, feature_names=feature_names)
 
-    def markers(self, X: Any, **options: Unpack[MarkerOptions]) -> Markers:
+    @_with_options_of(markers)
+    def markers(self, X: Any, **options: Any) -> Markers:
         """Test which features of X rise with each factor; options as in `log1pnmf.analysis.markers`.
 
         >>> counts = np.random.default_rng(0).poisson(np.repeat([[9, 1, 4], [1, 9, 4]], 30, axis=0))
@@ -566,8 +549,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         Log1pNMF(c=0.1)
         """
         fit = as_fit(source, key=key, gene_symbols=gene_symbols)
-        parameters = {**vars(fit.asked)}
-        del parameters["engine"]
+        parameters = {name: getattr(fit.asked, name) for name in SETTINGS if name != "engine"}
         if fit.asked.init == GIVEN:
             del parameters["init"]
         if fit.asked.size_factors == GIVEN:

@@ -20,7 +20,7 @@ from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.callbacks import History
 from log1pnmf.fitting.fit import Certificate, Fit, Stopped
 from log1pnmf.fitting.runs import Run
-from log1pnmf.fitting.settings import GIVEN, Settings
+from log1pnmf.fitting.settings import GIVEN, Settings, constraint_of
 from log1pnmf.fitting.solver import alternate, residual_at
 from log1pnmf.model.problem import Problem
 
@@ -123,7 +123,7 @@ def _iterate(engine: Engine, start: tuple[Array, Array], n_iter: int) -> tuple[A
 def _fit(settings: Settings, engine: Engine, start: tuple[Array, Array], sizes: Array, message: str) -> Fit:
     """Iterate, and show the end as a fit with these size factors; at c = inf they only scale loadings."""
     last, history = _iterate(engine, start, settings.max_iter)
-    residual = residual_at(engine, last.loadings, last.factors, constraint=settings.constraint)
+    residual = residual_at(engine, last.loadings, last.factors, constraint=constraint_of(settings))
     loadings = last.loadings * (engine.problem.size_factors / sizes)[:, None]
     shown = replace(last, loadings=loadings, size_factors=sizes)
     stopped: Stopped = "max_iter" if last.index == settings.max_iter else "converged"

@@ -1,5 +1,6 @@
 """Usage of factors by groups of samples: units, tests, tables, and where they are written."""
 
+import warnings
 from dataclasses import replace
 
 import anndata
@@ -107,7 +108,8 @@ TWO, DOSE = np.where(AGE > 40, 1, 0), np.repeat([0, 10, 20], 40)
     ],
 )
 def test_numbers_that_are_groups(model, given, numeric, comparisons):
-    assert model.usage(given, replicate=DONOR, numeric=numeric).comparisons == comparisons
+    found = model.usage(given, replicate=DONOR, numeric=numeric, **AS_THEY_ARE)
+    assert found.comparisons == comparisons
 
 
 def test_differences_are_within_the_donors_that_are_in_both_groups(model):
@@ -174,6 +176,7 @@ def compositional(c, seed, shifted=(1,), scatter=0.1):
     return Log1pNMF(4, c=c, n_jobs=1, **fixed).fit(rng.poisson(means))
 
 
+@pytest.mark.filterwarnings("ignore:differences are relative:UserWarning")
 @pytest.mark.parametrize("c", [1.0, np.inf])
 def test_what_keeps_its_proportions_is_not_called(c):
     """The baseline falls with totals as size factors; relative to what stays, only one factor moves."""
@@ -190,8 +193,32 @@ def test_what_keeps_its_proportions_is_not_called(c):
     assert (chosen.difference[0, 0], chosen.error[0, 0], chosen.p[0, 0]) == (0.0, 0.0, 1.0)
 
 
+def test_what_may_have_stayed_instead_is_named():
+    """Two of four equal factors double, or did the others halve? Of eight one doubles, and seven stay."""
+    rng, donor, group = np.random.default_rng(0), np.repeat(np.arange(12), 20), np.repeat(["a", "b"], 120)
+    counts = rng.poisson(3.0, (40, 16))
+    for k, doubled in ((4, 2), (8, 1)):
+        fit = fit_log1p_nmf(counts, k, c=np.inf, n_jobs=1, fixed_factors=np.tile(np.eye(k), (16 // k, 1)))
+        loadings = np.exp(0.1 * rng.standard_normal((240, k)))
+        loadings[120:, :doubled] *= 2.0
+        with warnings.catch_warnings(record=True) as raised:
+            warnings.simplefilter("always")
+            found = usage(fit, group, replicate=donor, loadings=loadings)
+        if k == 4:
+            halves = [tuple(fit.factor_names[:2]), tuple(fit.factor_names[2:])]
+            assert sorted((found.relative_to[0], found.rivals[0])) == halves
+            assert f"whether {', '.join(found.rivals[0])} kept theirs instead" in str(raised[0].message)
+            assert found.against in repr(found)
+            assert set(found.table()["rivals"]) == {", ".join(found.rivals[0])}
+        else:
+            assert (found.rivals, raised) == (((),), [])
+            assert found.against == f"relative to {', '.join(found.relative_to[0])}"
+    plain = usage(fit, group, replicate=donor, loadings=loadings, **AS_THEY_ARE)
+    assert (plain.against, plain.rivals) == ("loadings as they are", ((),))
+
+
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:in 1 of 1 comparison:UserWarning")
+@pytest.mark.filterwarnings("ignore:differences are relative:UserWarning")
 @pytest.mark.parametrize("shifted", [(1,), (1, 2)])
 @pytest.mark.parametrize("c", [1.0, np.inf])
 def test_factors_that_stay_are_called_by_chance_only(c, shifted):

@@ -136,7 +136,7 @@ def test_counts_of_every_kind(tmp_path):
         ({"LL": "a,b\n1,2\n3\n"}, "LL.csv is not a table of numbers"),
         ({"LL": ""}, "LL.csv is not a table of numbers"),
         ({"LL": "a,b\n1,-2\n"}, r"LL.csv must be finite and not negative, got -2.0 in row 1"),
-        ({"LL": "a,b\n1,nan\n"}, "LL.csv is not a table of numbers"),
+        ({"LL": "a,b\n1,nan\n"}, "LL.csv must be finite and not negative, got nan in row 1"),
         ({"LL": "a,b\n1,Inf\n"}, "LL.csv must be finite and not negative, got inf"),
         ({"LL": "a\n1\n2\n"}, "LL.csv has 1 columns and FF.csv 2"),
         ({"s": "s\n1\n"}, "s.csv must have one column and 2 rows"),

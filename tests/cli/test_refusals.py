@@ -17,9 +17,7 @@ USES = {
     "no file": (["fit", "-k", "2", "-o", "OUT"], "Missing argument"),
     "no output": (["fit", "good.csv", "-k", "2"], "Missing option"),
     "k not a number": (["fit", "good.csv", "-k", "two", "-o", "OUT"], "'-k'"),
-    "k zero": (["fit", "good.csv", "-k", "0", "-o", "OUT"], "n_components must be at least 1"),
     "c negative": ([*FIT, "-c", "-1"], "c must be positive"),
-    "start unknown": ([*FIT, "--set", "init=best"], "init must be one of"),
     "parameter unknown": (
         [*FIT, "--set", "n_components=3"],
         "--set takes NAME=VALUE with one of likelihood,",

@@ -244,8 +244,7 @@ class TestValues:
         assert counts.total == pytest.approx(float(Y.sum()), rel=1e-14)
         expected = math.fsum(math.lgamma(y + 1) for y in Y.ravel())
         assert counts.log_factorial == pytest.approx(expected, rel=1e-13, abs=1e-13)
-        assert counts.n_empty_rows == (Y.sum(axis=1) == 0).sum()
-        assert counts.n_empty_columns == (Y.sum(axis=0) == 0).sum()
+        assert counts.n_empty == ((Y.sum(axis=1) == 0).sum(), (Y.sum(axis=0) == 0).sum())
         np.testing.assert_allclose(counts.by_row.row_sums(), Y.sum(axis=1), rtol=1e-14)
         np.testing.assert_allclose(counts.by_column.row_sums(), Y.sum(axis=0), rtol=1e-14)
 
@@ -258,7 +257,7 @@ class TestValues:
         for form in (np.zeros((3, 2)), sparse.csr_array((3, 2)), sparse.csc_array((3, 2))):
             counts = Counts.from_any(form)
             assert (counts.total, counts.nnz, counts.log_factorial) == (0.0, 0, 0.0)
-            assert (counts.n_empty_rows, counts.n_empty_columns) == (3, 2)
+            assert counts.n_empty == (3, 2)
             np.testing.assert_array_equal(counts.size_factors("total"), np.ones(3))
 
 

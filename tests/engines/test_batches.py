@@ -5,14 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.engines.problems import BATCHED as CASES
-from tests.engines.problems import B, K, M, N, batched, other_engines, point
+from tests.engines.problems import B, K, M, N, other_engines, point
 from tests.reference_engine import ReferenceEngine
 
 from log1pnmf._core import runnable_kernels
 from log1pnmf.counts import Counts, open_counts
 from log1pnmf.counts.passes import survey
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.engines.registry import make_engine
 from log1pnmf.engines.streaming import StreamingEngine
 from log1pnmf.model.batch_effects import update_effects
 from log1pnmf.model.batches import Batches
@@ -91,13 +90,6 @@ def test_one_newton_step_of_the_effects_leads_to_their_optimum():
     logs -= (logs @ best.feature_weights(problem.counts))[:, None]
     near = NativeEngine(replace(problem, batches=replace(best, effects=np.exp(logs))), 1)
     assert near.next_effects(means) == pytest.approx(best.effects, rel=1e-5)
-
-
-def test_engines_without_batches_say_so():
-    problem = batched(1.0)
-    assert isinstance(make_engine("auto", problem), NativeEngine)
-    with pytest.raises(ValueError, match="row_solver='coordinate' has no batches"):
-        make_engine("native", problem, row_solver="coordinate")
 
 
 @pytest.mark.parametrize("name", CASES)

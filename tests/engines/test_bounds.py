@@ -17,6 +17,7 @@ from log1pnmf.model.problem import Bounds
 
 K = 4
 FORMS = [(1.0, None), (0.1, "chebyshev"), (math.inf, None)]
+FAR = [*FORMS, (1e-6, None), (1e-3, "chebyshev"), (1e4, "taylor")]
 
 
 def example(c=1.0, kind=None, *, n=8, m=30, seed=0):
@@ -44,27 +45,27 @@ def check_held(bounds, start, values):
 
 
 @pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
-@pytest.mark.parametrize(("c", "kind"), FORMS)
+@pytest.mark.parametrize(("c", "kind"), FAR)
 @settings(max_examples=3)
-@given(seed=st.integers(0, 10_000))
-def test_native_takes_the_steps_of_the_reference(c, kind, row_solver, seed):
+@given(seed=st.integers(0, 10_000), far=st.booleans())
+def test_native_takes_the_steps_of_the_reference(c, kind, row_solver, seed, far):
+    """From near and far: known entries stay, and what is minimised never rises."""
     problem, loadings, factors = example(c, kind, seed=seed % 7)
     native, reference = NativeEngine(problem, 1), ReferenceEngine(problem)
     for side, values, design in both_sides(problem, loadings, factors):
         bounds = random_bounds(values, seed)
-        start = bounds.clip(values)
-        ours, theirs = (
-            engine.half_step(side, start, design, bounds=bounds, row_solver=row_solver)
-            for engine in (native, reference)
-        )
-        for step in (ours, theirs):
+        rough = np.random.default_rng(seed).uniform(0.01, 20.0, values.shape) if far else 1.0
+        start, totals, rejected = bounds.clip(rough * values), [], 0
+        before = reference.evaluate(side, start, design)[0] + bounds.cost(start)
+        for engine in (native, reference):
+            step = engine.half_step(side, start, design, bounds=bounds, row_solver=row_solver)
             check_held(bounds, start, step.values)
-        if row_solver == "newton" and not theirs.n_rejected and not ours.n_rejected:
-            total = [
-                reference.evaluate(side, step.values, design)[0] + bounds.cost(step.values)
-                for step in (ours, theirs)
-            ]
-            assert total[0] <= total[1] + 1e-6 * abs(total[1])  # native may take more than one step
+            totals.append(reference.evaluate(side, step.values, design)[0] + bounds.cost(step.values))
+            rejected += step.n_rejected
+            assert totals[-1] <= before + 1e-11 * abs(before)
+            assert step.predicted_decrease >= -1e-9 * abs(before)
+        if row_solver == "newton" and not far and not rejected:
+            assert totals[0] <= totals[1] + 1e-6 * abs(totals[1])  # native may take more than one step
 
 
 def engines_with_residuals(problem):
@@ -90,9 +91,7 @@ def test_residuals_of_half_steps_are_those_of_the_truth(c, kind, seed, shape):
                 assert step.residual == pytest.approx(bounds.residual(start, flat), rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("c", "kind"), [*FORMS, (1.0, "nb"), (math.inf, "nb"), (1e-6, None), (1e-3, "chebyshev"), (1e4, "taylor")]
-)
+@pytest.mark.parametrize(("c", "kind"), [*FAR, (1.0, "nb"), (math.inf, "nb")])
 def test_engines_find_the_minimum_of_scipy(c, kind):
     problem, loadings, factors = example(c, kind)
     bounds = random_bounds(loadings, 3)

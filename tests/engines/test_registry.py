@@ -41,11 +41,11 @@ def test_counts_in_chunks_are_for_the_streaming_engine(name):
     assert resolve_engine("streaming", Counts.from_any(Y), 2) == "native"  # a part of chunks in memory
 
 
-def test_very_many_factors_are_warned_about_before_any_work():
+def test_very_many_factors_are_refused_before_any_work():
     counts = Counts.from_any(np.eye(4))
-    with pytest.warns(UserWarning, match="n_components=4000 needs about 1.7 GB .* each of 2 threads"):
-        check_memory("native", counts, 4000, 2)
-    check_memory("native", counts, 64, 2)  # no warning
+    with pytest.raises(ValueError, match=r"n_components=10000000 needs about .* GB .* \(2 threads\)"):
+        check_memory("native", counts, 10_000_000, 2)
+    check_memory("native", counts, 64, 2)
 
 
 def test_an_installation_of_pytorch_that_is_broken_is_one_error(tmp_path, monkeypatch):

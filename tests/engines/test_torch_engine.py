@@ -333,7 +333,8 @@ def test_counts_are_uploaded_once_and_leave_with_the_engine(device, monkeypatch)
     np.testing.assert_allclose(columns.row_sums(), expected.row_sums())
     for name in ("indptr", "values", "times"):
         np.testing.assert_array_equal(getattr(uploaded.tally, name), getattr(counts.tally, name))
-    assert uploaded.n_empty_columns == counts.n_empty_columns == 1
+    assert uploaded.n_empty == counts.n_empty
+    assert counts.n_empty[1] == 1
     assert uploaded.log_factorial == pytest.approx(counts.log_factorial, rel=1e-12)
     assert uploaded.on_host().by_row is counts.by_row
     left = weakref.ref(uploaded.there)

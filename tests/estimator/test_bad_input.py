@@ -47,7 +47,7 @@ PARAMETERS = [
     ({"n_jobs": "all"}, TypeError, "n_jobs must be a whole number or None, got 'all'; pass -1"),
     *[({"random_state": s}, ValueError, f"None, a whole number .*, got {s!r}") for s in ("x", -1)],
     ({"verbose": -1}, ValueError, "verbose must be at least 0, got -1"),
-    ({"size_factors": None}, ValueError, "size_factors must not be None; pass 'none' .* or 'total'"),
+    ({"size_factors": None}, ValueError, "size_factors must be one of 'total', .* or an array, got None"),
     ({"init": "nndsvda"}, ValueError, "got 'nndsvda'; did you mean 'nndsvd'"),
     ({"size_factors": "sum"}, ValueError, "must be one of 'total', 'fit', 'none' or an array, got 'sum'"),
     *[

@@ -14,7 +14,6 @@ from log1pnmf import Log1pNMF
 from log1pnmf.analysis import heldout_score
 from log1pnmf.model.noise import ShiftedLog
 
-DECADES = [1e-3, 1e-2, 1e-1, 1.0, 100.0, math.inf]
 OPTIONS = {"size_factors": "none", "init": "nndsvd", "tol": 1e-6, "random_state": 0, "n_jobs": 1}
 
 
@@ -25,17 +24,6 @@ def simulated(c, seed, *, mean=4.0):
     b, link = loadings @ rng.gamma(0.7, size=(60, 3)).T, ShiftedLog(c)
     log_scale = brentq(lambda power: math.log(link.inverse(math.exp(power) * b).mean() / mean), -10.0, 2.5)
     return rng.poisson(link.inverse(math.exp(log_scale) * b))
-
-
-def test_grid_search_finds_the_link():
-    true_c = 1e-2
-    search = GridSearchCV(Log1pNMF(3, likelihood="exact", **OPTIONS), {"c": DECADES}, cv=2)
-    search.fit(simulated(true_c, 0))
-    found = DECADES.index(search.best_params_["c"])
-    assert abs(found - DECADES.index(true_c)) <= 1
-    scores = search.cv_results_["mean_test_score"]
-    assert np.isfinite(scores).all()
-    assert scores[DECADES.index(true_c)] > max(scores[0], scores[-1]) - 1e-12
 
 
 def test_grid_search_over_the_number_of_factors_in_processes():

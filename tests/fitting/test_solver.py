@@ -100,22 +100,6 @@ def test_permuting_samples_permutes_loadings(c, kind):
     np.testing.assert_allclose(other.factors, one.factors, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
-@pytest.mark.parametrize(("c", "kind"), FORMS)
-def test_any_state_goes_on_with_the_same_bits(c, kind, row_solver):
-    problem, loadings, factors = example(c, kind)
-    whole = run(problem, loadings, factors, row_solver=row_solver)
-    for number, at in list(enumerate(whole))[::5]:
-        nothing = np.full_like(loadings, np.nan), np.full_like(factors, np.nan)
-        rest = run(problem, *nothing, row_solver=row_solver, after=at)
-        assert [it.index for it in rest] == [it.index for it in whole[number + 1 :]]
-        for one, other in zip(rest, whole[number + 1 :], strict=True):
-            np.testing.assert_array_equal(one.loadings, other.loadings)
-            np.testing.assert_array_equal(one.factors, other.factors)
-            assert (one.objective, one.beta, one.restarted) == (other.objective, other.beta, other.restarted)
-            assert one.kkt_residual == other.kkt_residual
-
-
 def test_the_identity_is_the_limit_of_large_c_exact_or_not():
     means = []
     for c, kind in ((math.inf, None), (1e8, None), (1e8, "chebyshev")):

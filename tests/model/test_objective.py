@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting.settings import Settings
+from log1pnmf.fitting.settings import Settings, constraint_of
 from log1pnmf.model import objective as loss_module
 from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.objective import (
@@ -22,7 +22,7 @@ from log1pnmf.model.objective import (
     log_likelihood,
     negative_log_likelihood,
 )
-from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Constraint, Problem
+from log1pnmf.model.problem import Bounds, Constraint, Problem
 from log1pnmf.model.zeros import Quadratic, quadratic
 
 SHIFTS = [1e-6, 1e-3, 1.0, 1e8, math.inf]
@@ -214,22 +214,11 @@ def test_clipping_leads_inside_and_changes_nothing_there(lower, upper):
     assert np.array_equal(bounds.clip(inside), inside)
 
 
-def test_rows_are_of_a_few_kinds_beside_columns_that_are_known():
-    assert NON_NEGATIVE.kinds == (NON_NEGATIVE, None, ())
+def test_bounds_of_some_rows():
     known = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
-    bounds = Bounds(known, np.where(known > 0.0, known, 1.0))
-    columns, kind, held = bounds.kinds
-    assert kind is None
-    assert held == (0,)
-    assert columns.upper.tolist() == [math.inf, 1.0]
-    again = columns.holding(known, held)
-    assert all(np.array_equal(*pair) for pair in zip(again.tables(2), bounds.tables(2), strict=True))
-    assert bounds.of_rows([2, 0]).lower[:, 0].tolist() == [3.0, 1.0]
-    some = Bounds(known * [1.0, 0.0], np.c_[known[:, 0], [0.0, math.inf, 0.0]])  # known to be 0 in two rows
-    few, kind, held = some.kinds
-    assert held == (0,)
-    assert len(few.upper) == 2
-    assert few.of_rows(kind).upper[:, 1].tolist() == [0.0, math.inf, 0.0]
+    some = Bounds(known, np.where(known > 0.0, known, 1.0), [0.5, 2.0]).of_rows([2, 0])
+    tables = [[[3.0, 0.0], [1.0, 0.0]], [[3.0, 1.0], [1.0, 1.0]], [[0.5, 2.0]]]
+    assert [one.tolist() for one in some.tables(2)] == tables
 
 
 def test_only_columns_without_known_numbers_have_a_free_scale():
@@ -246,10 +235,10 @@ def test_only_columns_without_known_numbers_have_a_free_scale():
 
 
 def test_settings_make_the_constraint():
-    free = Settings(n_components=3).constraint
+    free = constraint_of(Settings(n_components=3))
     assert free.scale_is_free
     assert free.cost(VALUES, VALUES) == 0.0
-    penalised = Settings(n_components=3, l1=0.5, c=4.0).constraint
+    penalised = constraint_of(Settings(n_components=3, l1=0.5, c=4.0))
     assert not penalised.scale_is_free
     assert penalised.loadings.upper == 1.0
     assert penalised.factors.penalty.tolist() == [0.0, 2.0, 2.0]  # on the eta scale, alpha = 4

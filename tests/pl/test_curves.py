@@ -9,8 +9,8 @@ import pytest
 from matplotlib import pyplot
 from matplotlib.colors import to_rgb
 
-from log1pnmf import Log1pNMF, pl
-from log1pnmf.analysis.groups import factor_colors, read_groups
+from log1pnmf import pl
+from log1pnmf.analysis.groups import factor_colors, read_labels
 from log1pnmf.fitting.fit import SWEEP
 from log1pnmf.pl.canvas import fit_of_arrays, fit_to_draw
 
@@ -66,12 +66,6 @@ class TestConvergence:
         np.testing.assert_array_equal(ax.lines[0].get_xdata(), [0, 1, 2, 3, 4])
         np.testing.assert_allclose(ax.lines[0].get_ydata(), [5.8, 1.8, 0.8, 0.3, np.nan])
 
-    def test_refusals(self, shown, ax):
-        with pytest.raises(ValueError, match="c = 1 has no history"):
-            pl.convergence(replace(shown, history={}), ax=ax)
-        with pytest.raises(ValueError, match="one name for each of the 1 sources, got 2"):
-            pl.convergence(shown, names=["a", "b"], ax=ax)
-
 
 class TestSweep:
     TABLE = {  # noqa: RUF012
@@ -109,12 +103,6 @@ class TestSweep:
             np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), [0.1, 0.2, 0.3, 0.9])
             figure.clear()
 
-    def test_refusals(self, figure):
-        with pytest.raises(ValueError, match="no column 'sparsity'"):
-            pl.sweep(self.TABLE, measures=["sparsity"], figure=figure)
-        with pytest.raises(TypeError, match="table of a sweep, got int"):
-            pl.sweep(3, figure=figure)
-
 
 class TestCompare:
     @pytest.fixture
@@ -148,17 +136,6 @@ class TestCompare:
         assert sum(color in ours for color in used) == 1
         assert len(set(used)) == 2
 
-    def test_of_other_samples_is_refused(self, shown, figure):
-        fewer = replace(shown, loadings=shown.loadings[:10])
-        with pytest.raises(ValueError, match="same samples, got 60 and 10"):
-            pl.compare(shown, fewer, figure=figure)
-
-
-@pytest.fixture(scope="module")
-def model():
-    counts = np.random.default_rng(0).poisson(2.0, size=(30, 12))
-    return Log1pNMF(3, tol=1e-4, random_state=0).fit(counts)
-
 
 class TestSources:
     def test_anndata(self, ax):
@@ -180,22 +157,9 @@ class TestSources:
     def test_columns_of_obs_keep_the_order_of_categories(self):
         column = pandas.Categorical(["b", "a", "b"], categories=["b", "a"])
         adata = anndata.AnnData(np.zeros((3, 2)), obs=pandas.DataFrame({"type": column}, index=list("xyz")))
-        assert read_groups(adata, "type").names == ("b", "a")
+        assert read_labels(adata, "type", scale=False).names == ("b", "a")
         with pytest.raises(KeyError, match="no column 'kind'; it has: 'type'"):
-            read_groups(adata, "kind")
-
-    def test_refusals(self, model):
-        with pytest.raises(TypeError, match=r"expected a Fit, a fitted Log1pNMF, .* got list"):
-            fit_to_draw([1, 2])
-        with pytest.raises(ValueError, match="key='k' is for AnnData, got Log1pNMF"):
-            fit_to_draw(model, key="k")
-        with pytest.raises(KeyError, match=r"adata\.obsm has no 'X_log1p_nmf' \(it has: none\)"):
-            fit_to_draw(anndata.AnnData(np.zeros((2, 2))))
-        joined = anndata.AnnData(np.zeros((4, 3)), obsm={"X_log1p_nmf": np.eye(4, 2)})  # as by anndata.concat
-        with pytest.raises(KeyError, match=r"adata\.varm has no 'log1p_nmf'.*concat drops uns and varm"):
-            pl.structure(joined)
-        with pytest.raises(ValueError, match="one name for each of the 12 features, got 1"):
-            fit_to_draw(model, feature_names=["a"])
+            read_labels(adata, "kind", scale=False)
 
 
 class TestFigures:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from log1pnmf import fit_log1p_nmf, shares
 from log1pnmf.analysis.groups import Groups
-from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.pl.canvas import fit_of_arrays as fit_of
 from log1pnmf.report import write_report
 from log1pnmf.report.comparison import CLUSTERED, SAME, Measure, compare, same_factors, verdict
@@ -106,18 +105,6 @@ def test_pairs_of_several_fits():
     assert same_factors(fits, ["x", "y", "z"]) == "Nearly the same factors: x as z."
     assert same_factors([fits[0]] * 3, ["x", "y", "z"]).startswith("All 3 fits have nearly the same")
     assert same_factors(fits[:1], ["x"]) == ""
-
-
-@pytest.mark.parametrize(("noise", "words"), [(0.3, "correlate by 0.9"), (2.0, "Of 3 factors, ")])
-def test_two_fits_are_nearly_the_same_from_the_threshold_on(noise, words):
-    rng = np.random.default_rng(0)
-    a = rng.gamma(0.3, size=(40, 3))
-    fits = [fit_of(one, rng.random((8, 3)), c=1.0) for one in (a, a + noise * a.std() * rng.random(a.shape))]
-    similarity = match_factors(fits[0].loadings, fits[1].loadings).similarity
-    text = same_factors(fits, ["x", "y"])
-    assert words in text
-    assert text.startswith("Both") == (similarity >= SAME).all()
-    assert f"{np.sum(similarity >= SAME)} " in text or text.startswith("Both")
 
 
 @given(

@@ -16,7 +16,7 @@ from sklearn.exceptions import NotFittedError
 from log1pnmf import Log1pNMF, dominant_factor, shares
 from log1pnmf._common import checks
 from log1pnmf.analysis import diagnose
-from log1pnmf.analysis.groups import Groups
+from log1pnmf.analysis.groups import Groups, groups_of
 from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.pl.canvas import fit_of_arrays as fit_of
@@ -24,7 +24,7 @@ from log1pnmf.report import document, write_report
 from log1pnmf.report import figures as structure
 from log1pnmf.report import inputs as words
 from log1pnmf.report.comparison import compare
-from log1pnmf.report.document import MOST_GROUPS, groups_of
+from log1pnmf.report.document import MOST_GROUPS
 from log1pnmf.report.figures import histogram, log_curve
 from log1pnmf.report.sections import served_groups
 
@@ -387,7 +387,7 @@ def test_anndata_has_maps_of_sections_and_factors(tmp_path, counts, embedded, mo
 
 def test_numbers_and_words():
     assert words.keep_together("at c = 1") == "at c\xa0=\xa01"
-    assert [words.enumerate_words("abcd", most) for most in (4, 2)] == ["a, b, c and d", "a, b and 2 more"]
+    assert [checks.joined("abcd", most) for most in (4, 2)] == ["a, b, c and d", "a, b and 2 more"]
     assert [*map(words.percent, (0.1808, 0.00042, 0.0, 0.9999))] == ["18.1%", "0.042%", "0%", "99.99%"]
     assert [*map(words.decimal, (0.4567, np.nan))] == ["0.46", "–"]
     assert [*map(words.alike, ([5.25, 0.5], [1930.0, 32.2]))] == [["5.25", "0.50"], ["1,930", "32"]]

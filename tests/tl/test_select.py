@@ -66,6 +66,8 @@ def test_key_and_copy(adata):
         lp.pl.select(kept, figure=Figure())
     with pytest.raises(TypeError, match="must be an AnnData"):
         lp.tl.select(adata.layers["counts"], [1, 2])
+    other = anndata.AnnData(np.log1p(bare.X), layers={"mine": bare.X})  # variable features are of the layer
+    lp.tl.select(other, [1, 2], layer="mine", mask_var="variable:20", **QUICK)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -74,8 +76,8 @@ def test_batches_are_a_column_of_obs(adata):
     batched = anndata.AnnData(counts)
     batched.obs["donor"] = np.resize(["d1", "d2"], len(counts))
     quick = {**QUICK, "n_seeds": 0, "init": "nndsvd", "max_iter": 10}
-    lp.tl.select(batched, [1, 2], batch_key="donor", batch_strength=2.0, **quick)
-    found = lp.select(counts, [1, 2], 1.0, batch=batched.obs["donor"], batch_strength=2.0, **quick)
+    lp.tl.select(batched, [1, 2], batch_key="donor", **quick)
+    found = lp.select(counts, [1, 2], 1.0, batch=batched.obs["donor"], **quick)
     mine = batched.uns["log1p_nmf_select"]["table"]["log_likelihood"]
     np.testing.assert_array_equal(mine, found.summary["log_likelihood"])
     assert mine.iloc[0] != lp.select(counts, [1, 2], 1.0, **quick).summary["log_likelihood"][0]

@@ -204,17 +204,6 @@ def column_sums(array: Any) -> Any:
     return np.vstack([long.reshape(ROWS_TOGETHER, n_columns), array[whole:]]).sum(axis=0)
 
 
-def column_means(*arrays: Any) -> list[NDArray[np.float64]]:
-    """Mean of every column of some arrays of one kind and as many columns, on the host."""
-    means = [column_sums(array) / array.shape[0] for array in arrays]
-    if isinstance(means[0], np.ndarray):
-        return means
-    together = means[0].new_empty((len(means), len(means[0])))  # one copy from the device
-    for row, mean in zip(together, means, strict=True):
-        row[:] = mean
-    return list(on_host(together))
-
-
 def column_max(array: Any) -> NDArray[np.float64]:
     """Largest entry of every column, on the host."""
     return on_host(array.max(axis=0) if isinstance(array, np.ndarray | Rows) else array.amax(dim=0))

@@ -37,6 +37,16 @@ def plural(number: float, one: str, many: str | None = None) -> str:
     return f"{round(number):,} {one if number == 1 else many or one + 's'}"
 
 
+def joined(words: Sequence[str], most: int | None = None) -> str:
+    """Join words with commas and "and"; those beyond `most` are counted."""
+    shown = list(words[:most])
+    if len(words) > len(shown):
+        shown.append(f"{len(words) - len(shown)} more")
+    if len(shown) <= 1:
+        return "".join(shown)
+    return f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
 # ---------- warnings that point at the user's line
 
 PASSED_OVER = ("log1pnmf", "sklearn")  # packages whose lines are not the user's
@@ -55,6 +65,14 @@ def warn(message: str, category: type[Warning]) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in PASSED_OVER:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+@contextmanager
+def quiet(category: type[Warning] = Warning) -> Iterator[None]:
+    """Ignore warnings of a kind, such as those that were shown before."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category)
+        yield
 
 
 # ---------- the one progress display of fits, selections and passes over chunks
@@ -101,8 +119,7 @@ class Progress:
     def __init__(
         self, label: str, unit: str, total: int | None = None, *, leave: bool = True, after: float = 0.0
     ) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a notebook without widgets gets a bar of text
+        with quiet():  # a notebook without widgets gets a bar of text
             from tqdm.auto import tqdm
         self._label, self._unit, self._closing = label, unit, leave and after == 0.0
         self._doing = label

@@ -11,9 +11,8 @@ from log1pnmf._common.checks import shown
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import as_fit
-from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import counts_of
-from log1pnmf.model.batches import Batches, batch_labels
+from log1pnmf.model.batches import batch_labels
 from log1pnmf.model.problem import Problem
 
 MOST = 0.95  # part of a group, or of a batch, that makes it nearly all of it
@@ -47,10 +46,17 @@ def batch_findings(fit: Any, counts: Any = None, *, n_top: int = 5) -> dict[str,
     features = [[(str(names[j]), float(batches.effects[b, j])) for j in own] for b, own in enumerate(largest)]
     sums = np.full((batches.n_batches, 2), np.nan)
     if counts is not None:
-        matrix = counts_of(found, counts)
+        matrix, factors = counts_of(found, counts), found.factors / found.link.alpha
         with shown(None, "deviance without effects of batches", "part") as show:
             for b in places:
-                sums[b] = _deviances(found, matrix, batches, b)
+                rows = np.flatnonzero(batches.labels == b)
+                own, sizes = Counts.from_any(matrix.to_scipy()[rows]), found.size_factors[rows]
+                how: Any = {"noise": found.noise, "batches": batches.of_samples(rows)}
+                problem, constant = Problem(own, sizes, found.link, **how), found.noise.constant(own)
+                with_and_without = (
+                    make_engine("auto", one) for one in (problem, replace(problem, batches=None))
+                )
+                sums[b] = [one.loss(found.loadings[rows], factors) - constant for one in with_and_without]
                 show(b + 1, batches.n_batches)
     sums = np.vstack([sums, sums.sum(axis=0)])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -62,18 +68,6 @@ def batch_findings(fit: Any, counts: Any = None, *, n_top: int = 5) -> dict[str,
         "excess": excess,
         "features": [*features, []],
     }
-
-
-def _deviances(fit: Fit, counts: Counts, batches: Batches, batch: int) -> tuple[float, float]:
-    """Half the deviance of the samples of a batch with effects, and without."""
-    rows = np.flatnonzero(batches.labels == batch)
-    own, noise = Counts.from_any(counts.to_scipy()[rows]), fit.noise
-    problem = Problem(own, fit.size_factors[rows], fit.link, noise=noise, batches=batches.of_samples(rows))
-    point, constant = (fit.loadings[rows], fit.factors / fit.link.alpha), noise.constant(own)
-    with_, without = (
-        make_engine("auto", one).loss(*point) - constant for one in (problem, replace(problem, batches=None))
-    )
-    return with_, without
 
 
 def confounded_groups(fit: Any, groups: Any) -> list[str]:

@@ -30,11 +30,10 @@ from log1pnmf.fitting.summary import NOISES
 from log1pnmf.model.dispersion import update_dispersions
 from log1pnmf.model.noise import NegativeBinomial, excess_constant
 from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import Array, Problem
 
+from .groups import Indices
 from .marker_tests import ERRORS, TINY, Z95, ErrorKind, inverse_information, weighted_products
-
-Array = NDArray[np.float64]
 
 # ---------- the deviance that the model expects
 
@@ -199,8 +198,6 @@ def _of_block(information: Array, scores: Array | None, gradient: Array, low: An
 
 # ---------- diagnostics: features, samples and entries whose counts a fit does not explain
 
-Index = NDArray[np.intp]
-
 LEAST_MEAN = 1e-6  # where the model expects less, it expects nothing
 OVERDISPERSED = 1.5  # noise="nb" is mentioned from this multiple of Poisson's variance on
 OUTLYING = 5.0  # robust standard deviations above the median from which a sample is an outlier
@@ -271,12 +268,12 @@ class Diagnostics:
     trend_spread: float = math.nan
     feature_shared: Array | None = None
 
-    def outliers(self, threshold: float = OUTLYING) -> Index:
+    def outliers(self, threshold: float = OUTLYING) -> Indices:
         """Find samples more than `threshold` robust standard deviations above the median, the worst first."""
         order = np.argsort(-self.sample_score, kind="stable")
         return order[self.sample_score[order] > threshold]
 
-    def hidden(self, threshold: float = HIDDEN) -> Index:
+    def hidden(self, threshold: float = HIDDEN) -> Indices:
         """Find features with a `feature_shared` above `threshold`, those that lose most weight first."""
         if self.feature_shared is None or self.fitted_dispersion is None:
             return np.zeros(0, dtype=np.intp)
@@ -287,27 +284,17 @@ class Diagnostics:
     @property
     def features(self) -> dict[str, Any]:
         """One row per feature; ``pandas.DataFrame(features)`` shows it."""
-        columns = {
-            "feature": self.feature_names,
-            "mean": self.feature_mean,
-            "deviance": self.feature_deviance,
-            "dispersion": self.feature_dispersion,
-            "overdispersion": self.feature_overdispersion,
-            "fitted_dispersion": self.fitted_dispersion,
-            "trend": self.trend,
-            "shared": self.feature_shared,
-        }
+        names = ("mean", "deviance", "dispersion", "overdispersion")
+        columns = {"feature": self.feature_names} | {one: getattr(self, f"feature_{one}") for one in names}
+        columns |= {"fitted_dispersion": self.fitted_dispersion, "trend": self.trend}
+        columns["shared"] = self.feature_shared
         return {name: values for name, values in columns.items() if values is not None}
 
     @property
     def samples(self) -> dict[str, Any]:
         """One row per sample; ``pandas.DataFrame(samples)`` shows it."""
-        return {
-            "sample": self.sample_names,
-            "deviance": self.sample_deviance,
-            "dispersion": self.sample_dispersion,
-            "score": self.sample_score,
-        }
+        names = ("deviance", "dispersion", "score")
+        return {"sample": self.sample_names} | {one: getattr(self, f"sample_{one}") for one in names}
 
     @property
     def entries(self) -> dict[str, Any]:
@@ -436,7 +423,7 @@ def _lost(mean: Array, dispersion: Array) -> Array:
     return dispersion * mean**2 / (1.0 + dispersion * mean)
 
 
-def _shared(residuals: Array, compared: Index, n_features: int) -> Array:
+def _shared(residuals: Array, compared: Indices, n_features: int) -> Array:
     """Return the part of the variance of residuals that some features share; 0 for those not compared.
 
     Correlations between independent residuals have eigenvalues of up to ``(1 + sqrt(m / n))**2`` (Marchenko
@@ -452,7 +439,7 @@ def _shared(residuals: Array, compared: Index, n_features: int) -> Array:
     return found
 
 
-def _trend(fit: Fit, counts: Counts, rows: Index) -> dict[str, Any]:
+def _trend(fit: Fit, counts: Counts, rows: Indices) -> dict[str, Any]:
     """Find the trend of dispersions that were estimated feature by feature."""
     if fit.dispersion is None or fit.settings.dispersion != "feature":
         return {}

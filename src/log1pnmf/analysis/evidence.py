@@ -22,7 +22,6 @@ simulations (200 samples, 150 features) the median over bootstrap samples was 0.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.checks import Seed, as_random, check_whole, new_seed, plural, shown
+from log1pnmf._common.checks import Seed, as_random, check_whole, new_seed, plural, quiet, shown
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
@@ -40,17 +39,16 @@ from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import fit_and_counts, is_annotated
 from log1pnmf.fitting.fit import Fit, Keys, or_one
 from log1pnmf.fitting.fit_counts import KNOWN, fit_again
-from log1pnmf.fitting.fixed_factors import constraint_of, structure_of
+from log1pnmf.fitting.fixed_factors import structure_of
 from log1pnmf.fitting.runs import AdaptiveUpdate
+from log1pnmf.fitting.settings import constraint_of
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate, solve_side
 from log1pnmf.fitting.starts import lifted
 from log1pnmf.model.predict import BLOCK_ENTRIES
-from log1pnmf.model.problem import Bounds, Constraint
+from log1pnmf.model.problem import Array, Bounds, Constraint
 from log1pnmf.model.simulate import draw_poisson
 
 from .metrics import match_factors, null_deviance
-
-Array = NDArray[np.float64]
 
 COMES_BACK = 0.8  # correlation of loadings from which a factor of another fit is the same
 LOOSEST, LONGEST = 1e-5, 100  # least tolerance of other fits, and most iterations
@@ -257,8 +255,7 @@ def evidence(
     data, rows = whole.part_in_memory(max_samples)
     rng = as_random(random_state)
     k = fit.n_components if fit.n_components > 1 else 0
-    with shown(verbose, "evidence") as on_fit, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the fit itself has said so
+    with shown(verbose, "evidence") as on_fit, quiet(UserWarning):  # the fit itself has shown them
         n_done, of_all = 0, k + n_seeds + n_bootstrap
 
         def seen(result: Any = None) -> Any:
@@ -271,13 +268,15 @@ def evidence(
         loss, noise = np.full(fit.n_components, math.inf if k else math.nan), list[float]()
         for j in range(k):
             if refits.possible_without(j):
-                less, loss[j] = refits.loss_without(j)
+                less, alone = refits.without(data, refits.at, j)
+                loss[j] = alone - refits.loss
                 if not noise or j % math.ceil(k / N_NOISE) == 0:
                     noise.append(refits.loss_of_noise(less, j, new_seed(rng)))
             seen()
-        seeds = [seen(refits.other_start(new_seed(rng))) for _ in range(n_seeds)]
-        drawn = [rng.choice(len(rows), len(rows)) for _ in range(n_bootstrap)]
-        again = [seen(refits.other_samples(np.sort(chosen))) for chosen in drawn]
+        seeds = [seen(refits.similarity(refits.fit, data, new_seed(rng))) for _ in range(n_seeds)]
+        drawn = [np.sort(rng.choice(len(rows), len(rows))) for _ in range(n_bootstrap)]
+        samples = ((refits.fit.of_rows(one), Counts.from_any(data.to_scipy()[one])) for one in drawn)
+        again = [seen(refits.similarity(*one)) for one in samples]
     from_noise = np.where(np.isinf(loss), 0.0, np.mean(noise) if noise else math.nan)
     null = null_deviance(refits.fit, data, n_jobs)
     return Evidence(
@@ -309,6 +308,7 @@ class _Refits:
     fit: Fit
     data: Counts
     constraint: Constraint
+    at: Point  # of the fit
     loss: float
     n_jobs: int | None
     on_iteration: Callable[[Any], object]  # returns nothing: a refit goes on
@@ -318,16 +318,11 @@ class _Refits:
         """Refit to the subsample, from where the fit is."""
         fit = fit.of_rows(rows)
         known = structure_of(data, fit.settings, **dict(zip(KNOWN, fit.known_parts, strict=True)))
-        self = cls(fit, data, constraint_of(fit.settings, known), math.nan, *how)
-        point, loss = self.settled(data, Point(fit.loadings, fit.factors / fit.link.alpha), self.constraint)
-        fit = replace(fit, loadings=point.loadings, factors=point.factors * fit.link.alpha)
-        return replace(self, fit=fit, loss=loss)
-
-    def loss_without(self, k: int) -> tuple[Point, float]:
-        """Return the fit without a factor, and what is lost without it."""
-        at = Point(self.fit.loadings, self.fit.factors / self.fit.link.alpha)
-        less, loss = self.without(self.data, at, k)
-        return less, loss - self.loss
+        start = Point(fit.loadings, fit.factors / fit.link.alpha)
+        self = cls(fit, data, constraint_of(fit.settings, known), start, math.nan, *how)
+        at, loss = self.settled(data, start, self.constraint)
+        fit = replace(fit, loadings=at.loadings, factors=at.factors * fit.link.alpha)
+        return replace(self, fit=fit, at=at, loss=loss)
 
     def loss_of_noise(self, less: Point, k: int, seed: int) -> float:
         """Return what is lost without a factor that was fitted to noise in place of another."""
@@ -419,26 +414,13 @@ class _Refits:
             squares += (means**2).sum(axis=0)
         return np.maximum(excess, 0.0) / or_one(squares)
 
-    @property
-    def short(self) -> dict[str, Any]:
-        """Settings of fits that need not be precise."""
-        asked = self.fit.asked
-        return {"tol": max(asked.tol, LOOSEST), "max_iter": min(asked.max_iter, LONGEST)}
-
-    @property
-    def how(self) -> dict[str, Any]:
-        """What fits are given besides counts and settings."""
-        return {"n_jobs": self.n_jobs, "callbacks": [self.on_iteration]}
-
-    def other_start(self, seed: int) -> Array:
-        """Fit from a random start; return the similarity of each factor's match."""
-        changes = {**self.short, "init": "random", "random_state": seed}
-        given = {"init": None, "random_state": seed, **self.how}
-        other = fit_again(self.fit, self.data, self.fit.size_factors, changes=changes, **given)
-        return match_factors(self.fit.loadings, other.loadings).similarity
-
-    def other_samples(self, chosen: NDArray[np.int64]) -> Array:
-        """Fit to samples drawn with replacement, from where the fit is; return the same."""
-        drawn, counts = self.fit.of_rows(chosen), Counts.from_any(self.data.to_scipy()[chosen])
-        other = fit_again(drawn, counts, drawn.size_factors, changes=self.short, **self.how)
-        return match_factors(drawn.loadings, other.loadings).similarity
+    def similarity(self, fit: Fit, counts: Counts, seed: int | None = None) -> Array:
+        """Fit again, roughly, from where a fit is or from a random start; return each factor's match."""
+        changes: dict[str, Any] = {"tol": max(fit.asked.tol, LOOSEST)}
+        changes["max_iter"] = min(fit.asked.max_iter, LONGEST)
+        how: dict[str, Any] = {"n_jobs": self.n_jobs, "callbacks": [self.on_iteration]}
+        if seed is not None:
+            changes |= {"init": "random", "random_state": seed}
+            how |= {"init": None, "random_state": seed}
+        other = fit_again(fit, counts, fit.size_factors, changes=changes, **how)
+        return match_factors(fit.loadings, other.loadings).similarity

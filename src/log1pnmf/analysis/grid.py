@@ -20,11 +20,9 @@ from log1pnmf.fitting.fit import Fit, c_name, factor_shares
 from log1pnmf.fitting.fit_counts import fit_counts
 from log1pnmf.fitting.settings import NOISES, Settings
 from log1pnmf.model.dispersion import FIRST_DISPERSION
-from log1pnmf.model.noise import ShiftedLog
+from log1pnmf.model.noise import Array, ShiftedLog
 
 from .heldout import heldout_features, heldout_log_likelihood, training_by_sample
-
-Array = NDArray[np.float64]
 
 # ---------- what is compared: settings, and the order in which they are fitted
 

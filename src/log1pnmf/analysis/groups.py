@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice, pairwise
@@ -13,13 +12,13 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import check_choice, check_one_each
+from log1pnmf._common.checks import check_choice, check_one_each, quiet
 from log1pnmf.fitting.anndata import column_of, is_annotated
 from log1pnmf.fitting.fit import SHARED, Fit, evenness
+from log1pnmf.model.problem import Array
 
 from .metrics import match_factors
 
-Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 MISSING = "NA"  # name of the group of samples without a label
@@ -125,34 +124,34 @@ def labels_of(source: Any, groupby: Any) -> Any:
     return column_of(source, "obs", groupby, "groupby")
 
 
-def read_labels(source: Any, groupby: Any) -> Any:
-    """Read groups, or numbers to sort the samples by; refuse more groups than a plot can show."""
+def read_labels(source: Any, groupby: Any, *, scale: bool = True) -> Any:
+    """Read groups or, with `scale`, numbers to sort samples by; refuse more groups than a plot can show."""
     labels = labels_of(source, groupby)
+    called = f"groupby={groupby!r}" if isinstance(groupby, str) else "groupby"
     if as_numbers(labels) is not None:
-        return labels
+        if scale:
+            return labels
+        raise ValueError(
+            f"{called} holds numbers with more than {MOST_GROUPS} different values, too many for "
+            "groups; cut them into ranges first, for instance with pandas.qcut(values, 4), or use "
+            "log1pnmf.pl.structure, which sorts the samples by them"
+        )
     groups = Groups.of(labels)
     if len(groups.names) > MOST_GROUPS:
         raise ValueError(
-            f"{_called(groupby)} has {len(groups.names)} different labels, more than the {MOST_GROUPS} "
+            f"{called} has {len(groups.names)} different labels, more than the {MOST_GROUPS} "
             "groups that a plot can show; merge some, or choose a column with fewer"
         )
     return groups
 
 
-def read_groups(source: Any, groupby: Any) -> Groups:
-    """Read groups; refuse numbers on a scale, and more groups than a plot can show."""
-    labels = read_labels(source, groupby)
-    if isinstance(labels, Groups):
-        return labels
-    raise ValueError(
-        f"{_called(groupby)} holds numbers with more than {MOST_GROUPS} different values, too many for "
-        "groups; cut them into ranges first, for instance with pandas.qcut(values, 4), or use "
-        "log1pnmf.pl.structure, which sorts the samples by them"
-    )
-
-
-def _called(groupby: Any) -> str:
-    return f"groupby={groupby!r}" if isinstance(groupby, str) else "groupby"
+def groups_of(source: Any, groupby: Any, n_samples: int) -> tuple[Groups, bool]:
+    """Return groups of samples, and whether they are ranges of numbers."""
+    labels = labels_of(source, groupby)
+    numbers = as_numbers(labels)
+    groups = Groups.of(labels) if numbers is None else quarters(numbers)
+    check_one_each("groupby", groups.codes, n_samples)
+    return groups, numbers is not None
 
 
 def group_means(loadings: Array, groups: Groups) -> Array:
@@ -350,8 +349,7 @@ def _shortest_leaves(points: Array) -> Indices:
 def _through_centres(points: Array, rng: np.random.Generator) -> Indices:
     """Order of points along a path through centres, which k-means finds."""
     start = points[rng.choice(len(points), size=MOST_LEAVES, replace=False)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # empty clusters, which are dropped
+    with quiet(UserWarning):  # empty clusters, which are dropped
         centres, nearest = scipy.cluster.vq.kmeans2(points, start, iter=KMEANS_ROUNDS, minit="matrix")
     used, nearest = np.unique(nearest, return_inverse=True)
     path = _shortest_leaves(centres[used])

@@ -17,10 +17,8 @@ from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, or_one
 from log1pnmf.fitting.new_samples import NewSamples, counts_of, fits_new_sizes, new_size_factors
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.objective import BLOCK_BYTES
+from log1pnmf.model.objective import BLOCK_BYTES, Array
 from log1pnmf.model.predict import BACKGROUND, BLOCK_ENTRIES, OUTLIERS, Background, score_entries, score_parts
-
-Array = NDArray[np.float64]
 
 SEED = 0  # of the choice of features that `heldout_score` scores: the same for every model
 
@@ -83,17 +81,6 @@ def training_by_sample(fit: Fit, train: Counts) -> Array:
     """Exact log-likelihood of the counts of each sample that were fitted."""
     nothing = Background(np.zeros(train.n_samples), np.zeros(train.n_features), 0.0)
     return score_entries(fit.rates, train, nothing)
-
-
-def _given_a_part(fit: Fit, seen: Counts, share: float, size_factors: Any, n_jobs: int | None) -> NewSamples:
-    """Hold the training parts of new samples against a fit, with size factors of that part."""
-    kind = fit.settings.size_factors if size_factors is None else size_factors
-    if isinstance(kind, str) and kind in ("total", "fit", "given"):
-        sizes = new_size_factors(fit, seen, size_factors)  # totals have shrunk with the counts
-    else:
-        sizes = training_size_factors(seen, share, kind)
-    held = NewSamples(fit, seen, sizes, n_jobs=n_jobs)
-    return held.sized(1.0 - share) if fits_new_sizes(fit, size_factors) else held
 
 
 def heldout_features(
@@ -169,7 +156,14 @@ def perplexity(
     seen, unseen = split_counts(counts, share, random_state=random_state)
     if not unseen.total:
         raise ValueError("X has too few counts to hold any out; pass more documents")
-    loadings = _given_a_part(found, seen, share, size_factors, n_jobs).solve()[0]
+    kind = found.settings.size_factors if size_factors is None else size_factors
+    if isinstance(kind, str) and kind in ("total", "fit", "given"):
+        sizes = new_size_factors(found, seen, size_factors)  # totals have shrunk with the counts
+    else:
+        sizes = training_size_factors(seen, share, kind)
+    held = NewSamples(found, seen, sizes, n_jobs=n_jobs)
+    held = held.sized(1.0 - share) if fits_new_sizes(found, size_factors) else held
+    loadings = held.solve()[0]
     totals = seen.by_column.row_sums() + 0.5
     flat, log_shares = totals / totals.sum(), 0.0
     for rows in dense_blocks(unseen.shape, BLOCK_ENTRIES):

@@ -33,6 +33,9 @@ of them has a count by chance, errors at the estimate are tiny, but this one is 
 sandwich that the noise explains grows as the variance of the noise does. The rest does not grow: it comes
 from samples whose counts vary more than the noise says.
 
+Fitted factors contain a little of each other: where loadings and factors are not negative, more than one
+pair may fit. A feature that another factor surely raises therefore has to rise by more than a tenth of that.
+
 p-values are from Student's distribution with as many degrees of freedom as there are samples beyond factors,
 or fewer for the sandwich, where few samples decide (of a rare factor).
 
@@ -77,9 +80,7 @@ from log1pnmf.fitting.fit import Fit, or_one
 from log1pnmf.fitting.ranking import StandIns, stand_ins
 from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.objective import BLOCK_BYTES, exposure_of
-from log1pnmf.model.problem import Problem
-
-Array = NDArray[np.float64]
+from log1pnmf.model.problem import Array, Problem
 
 ErrorKind: TypeAlias = Literal["sandwich", "model"]
 ERRORS: tuple[str, ...] = get_args(ErrorKind)
@@ -285,6 +286,7 @@ LONGEST_STEP = 1.0  # in eta, for all links but the identity
 ARRAYS_PER_BLOCK = 60  # so that those in use stay in the cache
 ENOUGH_FEATURES = 2000  # to find the change of features that do not move
 WITHIN = 2.0  # standard errors, half of the intervals that are to agree on it
+MIXED = 0.1  # of the effect of another factor, that is no evidence: fitted factors contain a little of others
 MOST_UNMOVED, LEAST_UNMOVED = float(np.log(10.0)), 0.67  # its largest logarithm; least part that agrees
 LEAST_WITH_ALL = 0.6  # part of the features that agree for a factor that must agree for all
 
@@ -319,7 +321,7 @@ def infer_from_fit(
     """
     regressed = _regressed(fit, problem, loadings, errors=errors, source=source, n_jobs=n_jobs)
     still = unmoved(problem, *regressed, errors=errors)[0] if centred else None
-    found = infer(problem, *regressed, errors=errors, still=still, shown=shown)
+    found = infer(problem, *regressed, errors=errors, still=still, mixed=MIXED, shown=shown)
     reliability = regressed[0].reliability(problem.size_factors)
     nothing = reliability == 0.0  # is known of such a factor
     found.error[:, nothing], found.z[:, nothing & found.comparable] = np.inf, 0.0
@@ -344,12 +346,14 @@ def infer(
     *,
     errors: str,
     still: Array | None = None,
+    mixed: float = 0.0,
     every: int = 0,
     shown: OnStep = unseen,
 ) -> Inference:
     """Find effects, standard errors and tests, beginning at coefficients that maximise the likelihood.
 
-    `still`: see `unmoved`. `every`: only every so many blocks of features, without tests; the others are NaN.
+    `still`: see `unmoved`. `mixed`: see `MIXED`. `every`: only every so many blocks of features, without
+    tests; the others are NaN.
     """
     rows, batches, link = problem.counts.by_column, problem.batches, problem.link
     weights = loadings.weights(problem.size_factors)
@@ -370,9 +374,17 @@ def infer(
             found = some.test(solution, *ends, errors=errors, whole=not every)
             effect[block, k], error[block, k], divisor[block, k], freedom[block, k] = found
         shown(block.stop, len(coefficients))
-    z = np.divide(effect, divisor, out=np.zeros_like(effect), where=divisor > 0.0)
+    beyond = effect - mixed * _by_another(effect, error)
+    z = np.divide(beyond, divisor, out=np.zeros_like(effect), where=divisor > 0.0)
     z[:, ~around.comparable] = np.nan
     return Inference(effect, error, z, freedom, around.comparable, free, still)
+
+
+def _by_another(effect: Array, error: Array) -> Array:
+    """Return the largest effect of another factor that is sure, features x factors."""
+    sure = np.nan_to_num(np.maximum(effect - WITHIN * error, 0.0))
+    others = [np.delete(sure, k, axis=1).max(axis=1, initial=0.0) for k in range(sure.shape[1])]
+    return np.stack(others, axis=1)
 
 
 def resizing(fit: Fit, problem: Problem, *, errors: str, n_jobs: int | None = None) -> tuple[Array, Array]:

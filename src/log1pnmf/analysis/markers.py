@@ -30,14 +30,13 @@ from log1pnmf.fitting.fit_counts import fit_again
 from log1pnmf.fitting.new_samples import of_new_samples, project
 from log1pnmf.fitting.ranking import ORDERS, Order, ranking_of
 from log1pnmf.fitting.settings import GIVEN
+from log1pnmf.model.problem import Array
 
 from .marker_tests import ERRORS, Z95, ErrorKind, infer_from_fit, resizing, shrink
 from .metrics import match_factors
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-Array = NDArray[np.float64]
 
 By: TypeAlias = Literal["score", "log2_fold_change", "effect", "shrunken_effect", "z"]  # that rank features
 TESTS = ("effect", "error", "z", "p", "adjusted_p", "shrunken_effect", "false_sign_rate")
@@ -71,7 +70,8 @@ class Markers:
         The same change on the link scale, of ``alpha_c log(1 + rate / c)``, by maximum likelihood given the
         loadings, and its standard error. May be negative.
     z, p : ndarray
-        One-sided test of a rise; see `log1pnmf.analysis.marker_tests`.
+        One-sided test of a rise; of a feature that another factor surely raises, of a rise by more than a
+        tenth of that. See `log1pnmf.analysis.marker_tests`.
     adjusted_p : ndarray
         After Benjamini and Hochberg, over the features of a factor that have counts.
     shrunken_effect, false_sign_rate : ndarray

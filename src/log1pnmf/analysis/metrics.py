@@ -17,9 +17,7 @@ from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import as_fit, fit_and_counts
 from log1pnmf.fitting.fit import SHARED, Fit, evenness, or_one, sample_shares
 from log1pnmf.model.noise import ShiftedLog
-from log1pnmf.model.problem import Problem
-
-Array = NDArray[np.float64]
+from log1pnmf.model.problem import Array, Problem
 
 Measure: TypeAlias = Literal["correlation", "cosine"]
 

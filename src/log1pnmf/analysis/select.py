@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import threading
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
@@ -14,26 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from log1pnmf._common import checks
 from log1pnmf._common.archive import StrPath, check_writable
-from log1pnmf._common.checks import (
-    OnStep,
-    Seed,
-    as_random,
-    check_absent,
-    check_choice,
-    check_whole,
-    convergence_warning,
-    new_seed,
-    shown,
-    warn,
-)
+from log1pnmf._common.checks import OnStep, Seed, convergence_warning, quiet, shown, warn
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import check_fraction
 from log1pnmf.engines.native import effective_threads
-from log1pnmf.engines.registry import ENGINES, check_totals, resolve_engine
+from log1pnmf.engines.registry import ENGINES, resolve_engine
 from log1pnmf.fitting.checkpoint import fingerprint
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.fit_counts import KNOWN, FoldParameters, check_any, checked, fit_counts
+from log1pnmf.fitting.fit_counts import KNOWN, FoldParameters, check_counts, checked, fit_counts
 from log1pnmf.fitting.settings import INITS, NoiseKind, Settings
 from log1pnmf.fitting.summary import note_on_sizes
 from log1pnmf.model.batches import Batches
@@ -186,31 +175,30 @@ def select(
     3
     """
     grid = Grid.of(c, n_components, l1, noise)
-    check_choice("holdout", holdout, HOLDOUTS)
-    check_whole("n_folds", n_folds, least=1 if holdout == "counts" else 2)
-    check_whole("n_starts", n_starts, least=1)
-    check_whole("n_seeds", n_seeds, least=0)
+    checks.check_choice("holdout", holdout, HOLDOUTS)
+    checks.check_whole("n_folds", n_folds, least=1 if holdout == "counts" else 2)
+    checks.check_whole("n_starts", n_starts, least=1)
+    checks.check_whole("n_seeds", n_seeds, least=0)
     if max_samples is not None:
-        check_whole("max_samples", max_samples, least=2)
+        checks.check_whole("max_samples", max_samples, least=2)
     if n_seeds == 1:
         raise ValueError("n_seeds must be 0 or at least 2, got 1: fits are compared with each other")
-    check_absent(parameters, NOT_FOR_SELECTION, "the fits of a selection")
+    checks.check_absent(parameters, NOT_FOR_SELECTION, "the fits of a selection")
     parameters = {**ENOUGH, **parameters}
-    check_choice("init", parameters["init"], INITS)  # every fold needs a start of its own
-    check_choice("engine", parameters["engine"], ENGINES)
+    checks.check_choice("init", parameters["init"], INITS)  # every fold needs a start of its own
+    checks.check_choice("engine", parameters["engine"], ENGINES)
     everything = Counts.from_any(counts)
-    check_totals(everything)
     data, rows = everything.part_in_memory(max_samples)
-    check_any(data)
+    check_counts(data)
     first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0], "noise": grid.noise[-1]}
-    seed = new_seed(as_random(random_state))
+    seed = checks.new_seed(checks.as_random(random_state))
     settings, given = checked(**parameters, **first, random_state=seed, batch=batch)
     if "dispersion" in given:
         raise ValueError("dispersion must be 'feature' or 'shared' here: every fold finds its own")
     batches = None
     if batch is not None:
-        strength, totals = settings.batch_strength, settings.size_factors == "total"
-        batches = Batches.of(batch, everything.shape, strength, by_counts=totals).of_samples(rows)
+        totals = settings.size_factors == "total"
+        batches = Batches.of(batch, everything.shape, by_counts=totals).of_samples(rows)
         batches = batches if batches.n_batches > 1 else None  # one is none
     engine = resolve_engine(settings.engine, data, max(grid.n_components))
     settings = replace(settings, engine=engine)
@@ -234,11 +222,9 @@ def select(
     how: dict[str, Any] = {"holdout": holdout, "test_fraction": test_fraction, "size_factors": sizes}
     with (
         shown(verbose, "select", on_step=on_fit) as show,
-        warnings.catch_warnings(),
+        quiet(),  # filters belong to the whole process: set once here, and not by the threads
         threadpool_limits(1, "blas"),
     ):
-        # filters belong to the whole process: set once here, and not by the threads
-        warnings.simplefilter("ignore")
         batch = None if batches is None else batches.sample_names
         parts = make_folds(data, n_folds, **how, seed=seed, batch=batch)
         parts.append(Part(n_folds, data, data.size_factors(sizes), batch))
@@ -276,8 +262,7 @@ def _note_on_sizes(data: Counts, settings: Settings, grid: Grid, best: Setting) 
     part, _ = data.part_in_memory(max(FEWEST_CHECKED, int(MOST_CHECKED / data.n_features)))
     own = {**best.parameters, "c": min(best.c, shifts[0])}
     settings = replace(settings.with_noise(best.noise), **own, **CHECK)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet():
         note = note_on_sizes(fit_counts(part, settings, n_jobs=1, verbose=0), part)
     return None if note is None else f"{note[0].upper()}{note[1:]}."
 
@@ -286,8 +271,7 @@ def _note_on_totals(done: Done, fold: Fitter, best: Setting) -> str | None:
     """Return a note where held-out counts of a fold are predicted better without size factors."""
     sizes = fold.part.size_factors
     equal = replace(fold.part, size_factors=np.full_like(sizes, sizes.mean()))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet():
         without = replace(fold, part=equal).scored(best, None)[1].by_sample
     own = next(one for one in done.records if (one.fold, one.setting) == (fold.part.number, best))
     gain = without - own.by_sample

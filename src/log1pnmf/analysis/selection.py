@@ -13,23 +13,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.archive import (
-    StrPath,
-    from_tree,
-    join_arrays,
-    making_whole,
-    read_archive,
-    split_arrays,
-    to_tree,
-    write_archive,
-)
-from log1pnmf._common.checks import plural
+from log1pnmf._common import archive
+from log1pnmf._common.checks import joined, plural
 from log1pnmf.fitting.fit import Fit, c_name
+from log1pnmf.model.problem import Array
 
 from .grid import Grid, Job, ScoredFit, Setting
 from .stability import score_with_error
 
-Array = NDArray[np.float64]
 Table: TypeAlias = dict[str, NDArray[Any]]
 
 KIND = "selection"
@@ -95,11 +86,13 @@ def judge(summary: Mapping[str, Any], *, holdout: str = "counts", notes: Sequenc
     )
     if unsaid:
         where = "is at the end" if len(unsaid) == 1 else "are at the ends"
-        headline = f"The data do not decide {_and(unsaid)}: the best {where} of the values tried."
+        headline = f"The data do not decide {joined(unsaid)}: the best {where} of the values tried."
     elif contradiction:
         headline = "The data do not decide: likelihood and stability contradict each other."
     elif tied:
-        headline = f"Suggested: {simplest}, the simplest; the data do not decide which {_and(tied)} is best."
+        headline = (
+            f"Suggested: {simplest}, the simplest; the data do not decide which {joined(tied)} is best."
+        )
     else:
         headline = f"Suggested: {simplest}."
     chosen = None if unsaid or contradiction else simplest
@@ -119,7 +112,7 @@ def _verdict(table: Table, name: str, near: NDArray[np.bool_], holdout: str) -> 
         what = "training and held-out counts"
     if len(close) > 1:
         also = "" if end is None else f"; {_value(name, best)} is the {end} tried"
-        reason = f"{short} = {_and([_value(name, one) for one in close])} predict {what} equally well, "
+        reason = f"{short} = {joined([_value(name, one) for one in close])} predict {what} equally well, "
         return "tied", f"{reason}within one standard error{also}."
     if end is not None:
         more = {"largest": "larger", "smallest": "smaller"}[end]
@@ -177,10 +170,6 @@ def _value(name: str, value: Any) -> str:
     if name == "noise":
         return str(value)
     return c_name(value) if name == "c" else f"{value:g}"
-
-
-def _and(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 # ---------- the scores of all settings
@@ -329,16 +318,14 @@ class Selection:
 
         Simplest: fewest factors; among those, the largest penalty; then the largest c; then Poisson noise.
         """
-        within = self.summary["within_one_se"]
-        near = [setting for setting, is_near in zip(self.settings, within, strict=True) if is_near]
-        return min(near, key=lambda setting: setting.complexity)
+        return judge(self.summary).simplest
 
     @property
     def judgement(self) -> Judgement:
         """What the data say about every parameter, with the reasons."""
         notes = [self.about["note"]] if "note" in self.about else []
         if self.not_tried:
-            notes.append(f"Not tried: K = {_and([str(number) for number in self.not_tried])}.")
+            notes.append(f"Not tried: K = {joined([*map(str, self.not_tried)])}.")
         n_samples, of_all = self.scores.shape[2], self.about["n_samples"]
         if n_samples < of_all:
             notes.append(
@@ -365,7 +352,7 @@ class Selection:
         return "\n".join(lines)
 
     @classmethod
-    def load(cls, path: StrPath) -> Selection:
+    def load(cls, path: archive.StrPath) -> Selection:
         """Read what `select(..., resume=path)` wrote, finished or not."""
         done = read_done(path)
         return cls.of(Grid.of(**done.about["grid"]), done.records, done.about, done.agreements)
@@ -436,27 +423,29 @@ class Done:
     about: dict[str, Any]
 
 
-def write_done(path: StrPath, done: Done) -> None:
+def write_done(path: archive.StrPath, done: Done) -> None:
     """Write everything done so far, atomically."""
     parts: dict[str, list[Any]] = {
         "records": done.records,
         "agreements": [{"setting": one, "between": between} for one, between in done.agreements.items()],
         "fits": [{**job._asdict(), "fit": fit} for job, fit in done.fits.items()],
     }
-    tree = {name: to_tree({str(k): one for k, one in enumerate(part)}) for name, part in parts.items()}
-    write_archive(path, *split_arrays({"kind": KIND, "about": done.about, **tree}))
+    tree = {
+        name: archive.to_tree({str(k): one for k, one in enumerate(part)}) for name, part in parts.items()
+    }
+    archive.write_archive(path, *archive.split_arrays({"kind": KIND, "about": done.about, **tree}))
 
 
-def read_done(path: StrPath) -> Done:
+def read_done(path: archive.StrPath) -> Done:
     """Read what `write_done` wrote."""
-    arrays, metadata = read_archive(path, kind=KIND)
-    with making_whole(f"{os.fspath(path)} holds a selection", "start again"):
-        tree = join_arrays(arrays, metadata)
+    arrays, metadata = archive.read_archive(path, kind=KIND)
+    with archive.making_whole(f"{os.fspath(path)} holds a selection", "start again"):
+        tree = archive.join_arrays(arrays, metadata)
         records, agreements, fits = (tree[name].values() for name in ("records", "agreements", "fits"))
-        jobs = [Job(one["part"], from_tree(Setting, one["setting"]), one["seed"]) for one in fits]
+        jobs = [Job(one["part"], archive.from_tree(Setting, one["setting"]), one["seed"]) for one in fits]
         return Done(
-            [from_tree(ScoredFit, one) for one in records],
-            {from_tree(Setting, one["setting"]): one["between"] for one in agreements},
+            [archive.from_tree(ScoredFit, one) for one in records],
+            {archive.from_tree(Setting, one["setting"]): one["between"] for one in agreements},
             {job: Fit.from_parts({}, one["fit"]) for job, one in zip(jobs, fits, strict=True)},
             tree["about"],
         )

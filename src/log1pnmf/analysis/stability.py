@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_absent, check_one_each, check_whole, convergence_warning, warn
 from log1pnmf.counts.counts import Counts
@@ -18,6 +17,7 @@ from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, or_one
 from log1pnmf.fitting.fit_counts import KNOWN, FitParameters, SampleParameters, checked, fit_counts
 from log1pnmf.fitting.settings import GIVEN, Settings
+from log1pnmf.model.problem import Array
 
 from .grid import ascending_shifts
 from .groups import MISSING, Groups, Indices
@@ -25,8 +25,6 @@ from .metrics import deviance_explained, log_likelihood, match_factors, measures
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-Array = NDArray[np.float64]
 
 
 def agreement(fits: Sequence[Fit]) -> Array:

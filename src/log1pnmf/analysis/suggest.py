@@ -75,7 +75,8 @@ def suggest_names(
     if groups is not None:
         by_groups = _by_groups(fit, Groups.of(labels_of(source, groups)))
         column = groups if isinstance(groups, str) else "group"
-        numbers = {k: (f"{column} {name}", why) for k, (name, why) in by_groups.items() if _is_number(name)}
+        bare = {k: one for k, one in by_groups.items() if one[0].replace(".", "", 1).isdecimal()}
+        numbers = {k: (f"{column} {name}", why) for k, (name, why) in bare.items()}
         found = {**numbers, **found, **{k: one for k, one in by_groups.items() if k not in numbers}}
     names = _different([found.get(k, (None, ""))[0] for k in range(fit.n_components)], fit.factor_names)
     reasons = [found.get(k, (None, "nothing fits well enough"))[1] for k in range(fit.n_components)]
@@ -122,10 +123,6 @@ def _by_groups(fit: Fit, groups: Groups) -> dict[int, tuple[str, str]]:
             reason = f"mean loading {first:.2f} in {name}, at most {second:.2f} in every other group"
             found[k] = (name, reason)
     return found
-
-
-def _is_number(name: str) -> bool:
-    return name.replace(".", "", 1).isdecimal()
 
 
 def _different(names: list[str | None], factors: list[str]) -> list[str | None]:

@@ -16,8 +16,7 @@ from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import c_name, or_one
 from log1pnmf.fitting.new_samples import counts_of
 from log1pnmf.fitting.ranking import ORDERS, Order, ranking_of
-
-Array = NDArray[np.float64]
+from log1pnmf.model.problem import Array
 
 EPSILON = 1e-12  # added to the share of documents with both words, which may be zero, as in gensim
 

@@ -10,7 +10,8 @@ size factors by a factor of e changes the mean loading of factor k by a known am
 c = inf the mean loading itself). So we look for the change h of size factors that leaves most of the counts
 alone: the mode of ``-difference / D`` over factors, each weighted by the share of the counts that it carries.
 Factors that agree with it are the reference, and every factor is tested relative to their mean change
-(methods for compositions do the same with log ratios: ANCOM-BC, LinDA).
+(methods for compositions do the same with log ratios: ANCOM-BC, LinDA). That these stayed is an assumption,
+so factors of many counts that agree on another change are named beside them.
 
 **The test** is that of a linear model of the means on groups (or a number) and covariates, one for each
 factor. Where replicates have samples in several groups, every replicate has its own level: it is compared
@@ -42,14 +43,13 @@ from log1pnmf._common.checks import check_choice, check_one_each, plural, warn
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, factor_number, or_one
 from log1pnmf.fitting.new_samples import as_loadings
+from log1pnmf.model.problem import Array
 
 from .batches import confounded_groups
-from .groups import MISSING, Groups, numbers_of
-
-Array = NDArray[np.float64]
-Indices = NDArray[np.intp]
+from .groups import MISSING, Groups, Indices, numbers_of
 
 INDEPENDENT = 1e-8  # share of a column that the other columns must leave, or it cannot be told from them
+RIVAL = 1.0 / 3.0  # part of the counts of the reference that factors carry which may have stayed in its place
 LEAST_FACTORS = 5  # from so many factors on, their variances are drawn together
 POOLED = 10.0  # degrees of freedom with which the variance of all samples counts beside that of a unit's own
 LEAST_BETWEEN = 0.2  # least variance between units, as a share of that of their samples
@@ -318,23 +318,33 @@ class Sizes:
         share = np.where(response > 0.01 * mean, mean * slope.sum(axis=0), 0.0)
         return cls(response, share / max(float(share.sum()), 1e-300))
 
-    def reference(self, difference: Array, error: Array) -> Indices:
-        """Find the factors that change together, as a change of size factors alone would change them."""
+    def reference(self, difference: Array, error: Array) -> tuple[Indices, Indices]:
+        """Find the factors that change together, as a change of size factors alone would change them.
+
+        Also the largest group of others that do so, if it has part enough in the counts.
+        """
         fine = (self.share > 0.0) & (error > 0.0) & np.isfinite(error)
         if not fine.any():
-            return np.array([int(np.argmax(self.share))])
+            return np.array([int(np.argmax(self.share))]), np.zeros(0, dtype=np.intp)
         d, e, response, share = difference[fine], error[fine], self.response[fine], self.share[fine]
         offset = -d / response
 
-        def kernel(h: Array) -> Array:
-            return share * np.exp(-(((d + np.multiply.outer(h, response)) / (WIDTH * e)) ** 2) / 2.0)
+        def mode(share: Array) -> tuple[float, Array]:
+            def kernel(h: Array) -> Array:
+                return share * np.exp(-(((d + np.multiply.outer(h, response)) / (WIDTH * e)) ** 2) / 2.0)
 
-        h = offset[int(np.argmax(kernel(offset).sum(axis=1)))]
-        for _ in range(30):  # mean shift: uphill to the mode
-            weights = kernel(h) * (response / e) ** 2
-            h = weights @ offset / weights.sum()
-        away = np.abs(d + h * response) / e
-        return np.flatnonzero(fine)[away <= max(AGREES, float(away.min()))]
+            h = offset[int(np.argmax(kernel(offset).sum(axis=1)))]
+            for _ in range(30):  # mean shift: uphill to the mode
+                weights = kernel(h) * (response / e) ** 2
+                h = weights @ offset / or_one(weights.sum())
+            return float(kernel(h).sum()), np.abs(d + h * response) / e
+
+        height, away = mode(share)
+        apart = away > WIDTH
+        lower, beside = mode(share * apart)
+        rivals = apart & (beside <= AGREES) & (lower >= RIVAL * height)
+        own = away <= max(AGREES, float(away.min()))
+        return np.flatnonzero(fine)[own], np.flatnonzero(fine)[rivals]
 
     def relative(self, reference: Indices) -> Array:
         """Return combinations of factors (columns): each less its part of the mean change of a reference."""
@@ -361,6 +371,9 @@ class Usage:
     relative_to : tuple of tuple of str
         For every row, the factors that keep their proportions: changes are relative to the mean change of
         these. Where it is a single factor, that has the difference 0. Empty for loadings as they are.
+    rivals : tuple of tuple of str
+        Factors that changed alike, too, and carry at least a third as many counts: the counts do not tell
+        whether these kept their proportions, or those of `relative_to`. Empty where it is clear.
     difference, error, lower, upper : ndarray
         Difference of mean loadings (the largest loading of every factor is 1) at size factors that leave
         the mean of the factors of `relative_to` as it is, its standard error and 95% interval. It is the one
@@ -394,6 +407,7 @@ class Usage:
     reference: str | None
     within: tuple[str, ...] | None
     relative_to: tuple[tuple[str, ...], ...]
+    rivals: tuple[tuple[str, ...], ...]
     difference: Array
     error: Array
     lower: Array
@@ -415,17 +429,34 @@ class Usage:
         parts = "" if self.within is None else f" within {plural(len(set(self.within)), 'part')}"
         return (
             f"<Usage of {plural(len(self.factor_names), 'factor')} by {by}{against}{parts}, {units}; "
-            "given the factors; table() lists it>"
+            f"given the factors, {self.against}; table() lists it>"
         )
+
+    @property
+    def against(self) -> str:
+        """What differences are relative to, in words."""
+        stable, others = (
+            list(dict.fromkeys(", ".join(names) for names in some if names))
+            for some in (self.relative_to, self.rivals)
+        )
+        if not stable:
+            return "loadings as they are"
+        names = " or ".join(stable) if len(stable) < 4 else "factors that keep their proportions"
+        text = f"relative to {names}"
+        if others:
+            where = f"in {sum(map(bool, self.rivals))} of {plural(len(self.rivals), 'comparison')} "
+            instead = " or ".join(others) if len(others) < 4 else "other factors"
+            text += f" ({where}the counts do not tell whether {instead} kept theirs instead)"
+        return text
 
     def table(self) -> dict[str, Any]:
         """One row per comparison and factor; ``pandas.DataFrame(table)`` shows it.
 
         Columns: `factor`, `group`, `within` (if it was given), `reference`, `mean`, `reference_mean`,
-        `difference`, `error`, `lower`, `upper`, `p`, `adjusted_p` and `relative_to`. `mean` and
-        `reference_mean` are plain means over the units of a group; `difference` is that of the test (see
-        `Usage`). For a number there is `slope` in place of `difference`, the change of the mean loading per
-        unit of the number, and no `reference` and means.
+        `difference`, `error`, `lower`, `upper`, `p`, `adjusted_p`, `relative_to` and `rivals`.
+        `mean` and `reference_mean` are plain means over the units of a group; `difference` is that of the
+        test (see `Usage`). For a number there is `slope` in place of `difference`, the change of the mean
+        loading per unit of the number, and no `reference` and means.
         """
         n, k = self.difference.shape
         rows = {"group": self.comparisons, "within": self.within, "reference": (self.reference,) * n}
@@ -444,8 +475,10 @@ class Usage:
         columns["slope" if self.reference is None else "difference"] = self.difference.ravel()
         names = ("error", "lower", "upper", "p", "adjusted_p")
         columns |= {name: getattr(self, name).ravel() for name in names}
-        stable = np.array([", ".join(names) for names in self.relative_to], dtype=object)
-        return columns | {"relative_to": np.repeat(stable, k)}
+        for name in ("relative_to", "rivals"):
+            listed = np.array([", ".join(factors) for factors in getattr(self, name)], dtype=object)
+            columns[name] = np.repeat(listed, k)
+        return columns
 
     def kept(self) -> dict[str, Any]:
         """Return what plots need beside the table, as AnnData can hold it; means of replicates only."""
@@ -572,18 +605,18 @@ def usage(
         for part, model in models.items()
     ]
     difference, error, freedom = (np.concatenate([test[i] for test in tests]) for i in range(3))
-    _warn_few([share for test in tests for share in test[4]])
     half = error * scipy.stats.t.ppf(0.975, freedom)
     with np.errstate(divide="ignore", invalid="ignore"):
         p = 2.0 * scipy.stats.t.sf(np.abs(difference / error), freedom)
     p = np.where(error > 0.0, p, 1.0)  # a factor that no unit has, or all alike; the reference itself
     slope = str(getattr(groups, "name", None) or "slope")
     rows = [(part, name) for part, model in models.items() for name in model.others or (slope,)]
-    return Usage(
+    found = Usage(
         comparisons=tuple(name for _, name in rows),
         reference=reference,
         within=None if within is None else tuple(part for part, _ in rows),
         relative_to=tuple(stable for test in tests for stable in test[3]),
+        rivals=tuple(others for test in tests for others in test[4]),
         difference=difference,
         error=error,
         lower=difference - half,
@@ -597,6 +630,9 @@ def usage(
         replicated=replicate is not None,
         factor_names=names,
     )
+    if any(found.rivals):
+        warn(f"differences are {found.against}; see rivals, and pass relative_to= if you know", UserWarning)
+    return found
 
 
 def _groups_or_numbers(groups: Any, numeric: bool | None) -> Groups | Array:
@@ -652,37 +688,26 @@ def _models(
 
 def _relative(
     model: LinearModel, sizes: Sizes, relative_to: Any, names: tuple[str, ...]
-) -> tuple[Array, Array, Array, list[tuple[str, ...]], list[float]]:
-    """Test relative to some factors; also their names, and the share of those that were found."""
+) -> tuple[Array, Array, Array, list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """Test relative to some factors; also their names, and those of their rivals."""
     n = max(len(model.others), 1)
     tests = model.tested(np.eye(len(names)), np.arange(n))
     if relative_to is None or len(names) == 1:
-        return *tests, [()] * n, []
+        return *tests, [()] * n, [()] * n
     if isinstance(relative_to, str) and relative_to == "auto" and "auto" not in names:
-        chosen = [tuple(sizes.reference(*row).tolist()) for row in zip(*tests[:2], strict=True)]
-        shares = [float(sizes.share[list(one)].sum()) for one in chosen]
+        found = [sizes.reference(*row) for row in zip(*tests[:2], strict=True)]
+        chosen, rivals = ([tuple(one[i].tolist()) for one in found] for i in range(2))
     else:
         given = [relative_to] if isinstance(relative_to, str | int) else list(relative_to)
-        chosen, shares = [tuple(sorted({factor_number(one, names) for one in given}))] * n, []
+        chosen, rivals = [tuple(sorted({factor_number(one, names) for one in given}))] * n, [()] * n
         if not sizes.share[list(chosen[0])].sum() > 0.0:
             raise ValueError("no sample uses the factors of relative_to; choose others")
     for one in dict.fromkeys(chosen):
         rows = np.array([place for place, other in enumerate(chosen) if other == one])
         for all_rows, own in zip(tests, model.tested(sizes.relative(np.array(one)), rows), strict=True):
             all_rows[rows] = own
-    return *tests, [tuple(names[k] for k in one) for one in chosen], shares
-
-
-def _warn_few(shares: Sequence[float]) -> None:
-    """Warn where what keeps its proportions is the smaller part of the counts."""
-    few = sum(share < 0.5 for share in shares)
-    if few:
-        warn(
-            f"in {few} of {plural(len(shares), 'comparison')} the factors that keep their proportions carry "
-            f"less than half of the counts (least: {min(shares):.0%}). Differences are relative to these, "
-            "see relative_to; counts cannot tell whether the others moved, or these",
-            UserWarning,
-        )
+    stable, others = ([tuple(names[k] for k in one) for one in some] for some in (chosen, rivals))
+    return *tests, stable, others
 
 
 def moderate(variances: Array, freedom: float) -> tuple[Array, float]:

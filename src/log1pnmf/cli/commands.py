@@ -200,22 +200,22 @@ def usage(
         )
     folder = RunFolder.open(run)
     order: Any = slice(None)
-    fit, columns = folder.fit(options.c), folder.labels
+    columns: Any = folder.labels
+    fit = folder.fit(options.c)
     if file is not None:
         other = opening.table(file, fractions=True)
         (fit, _, order), columns = _of_file(fit, other, screen), other.labels
 
-    def labels(column: str) -> np.ndarray:
-        return columns(column)[order]
+    def labels(column: str | None) -> Any:
+        return None if column is None else columns(column)[order]
 
-    donors: Any = True if samples_are_replicates else None if replicate is None else labels(replicate)
     with noted() as warned:
         found = compare_groups(
             fit,
             _numbers(labels(groupby)),
-            replicate=donors,
+            replicate=samples_are_replicates or labels(replicate),
             reference=reference,
-            within=None if within is None else labels(within),
+            within=labels(within),
             interaction=interaction,
             relative_to={"auto": "auto", "none": None}.get(relative_to, relative_to.split(",")),
             covariates={name: _numbers(labels(name)) for name in covariate or ()} or None,
@@ -253,11 +253,7 @@ def _show(found: Usage, table: dict[str, Any], groupby: str, screen: Screen) -> 
     for factor, group, value, low, high, adjusted in zip(*(table[name] for name in columns), strict=True):
         interval = f"{low:{digits}} to {high:{digits}}"
         screen.say(f"{factor:>10}  {group:<16}{value:>10{digits}}  {interval:<18}{adjusted:>10.2g}")
-    stable = dict.fromkeys(", ".join(names) for names in found.relative_to if names)
-    if stable:
-        screen.say(
-            f"relative to {' or '.join(stable) if len(stable) < 4 else 'factors that keep their share'}"
-        )
+    screen.say(found.against)
 
 
 # ---------- a file of counts, a run or a model, described
@@ -281,7 +277,11 @@ def info(
     if is_run(path):
         _about_run(RunFolder.open(path), screen)
     elif archive_kind(path) is not None:
-        _about_fit(Fit.load(path), screen)
+        fit = Fit.load(path)
+        if not json:
+            screen.lines(summarize(fit))
+        sizes = {"c_name": c_name(fit.c), "n_samples": len(fit.loadings), "n_features": len(fit.factors)}
+        screen.result(sizes | {name: getattr(fit, name) for name in FACTS})
     else:
         _about_counts(opening.table(path, fractions=True), screen)
     return 0
@@ -305,8 +305,8 @@ def _about_counts(table: CountTable, screen: Screen) -> None:
         "max": float(values.max(initial=0.0)),
         "integer": bool((values == np.rint(values)).all()),
         "totals": np.quantile(counts.row_sums, [0.0, 0.5, 1.0]).tolist(),
-        "empty_samples": counts.n_empty_rows,
-        "empty_features": counts.n_empty_columns,
+        "empty_samples": counts.n_empty[0],
+        "empty_features": counts.n_empty[1],
         "labels": {name: _levels(column) for name, column in table.sample_columns.items()},
         "notes": list(table.notes),
     }
@@ -359,13 +359,6 @@ def _about_run(run: RunFolder, screen: Screen) -> None:
     screen.result(to_tree(record))
 
 
-def _about_fit(fit: Fit, screen: Screen) -> None:
-    if not screen.json:
-        screen.lines(summarize(fit))
-    sizes = {"c_name": c_name(fit.c), "n_samples": len(fit.loadings), "n_features": len(fit.factors)}
-    screen.result(sizes | {name: getattr(fit, name) for name in FACTS})
-
-
 # ---------- the folder of a run changed
 
 
@@ -415,7 +408,7 @@ def report(
     """Write the report of a run, one HTML file."""
     screen, folder = Screen(), RunFolder.open(run)
     record = replace(folder.record, groupby=groupby or folder.record.groupby)
-    labels = None if record.groupby is None else folder.labels(record.groupby)
+    labels = folder.labels(record.groupby)
     path = output or folder.path / REPORT
     counts, why = counts_again(folder.record)
     if why:

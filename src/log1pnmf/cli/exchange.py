@@ -137,11 +137,10 @@ def _read_table(path: Path, *, infinite: bool = False) -> Any:
     check_regular(path)
     how = {"encoding": "utf-8-sig", "float_precision": "round_trip", "na_filter": False}
     try:
-        columns = pandas.read_csv(path, nrows=0, **how).columns
-        named = columns[0].startswith("Unnamed")  # R's row names have no header
-        kinds = dict.fromkeys(columns, np.float64) | ({columns[0]: str} if named else {})
-        table = pandas.read_csv(path, index_col=False, dtype=kinds, **how)
-        table = table.set_index(columns[0]) if named else table
+        table = pandas.read_csv(path, index_col=False, converters={0: str}, **how)
+        if table.columns[0].startswith("Unnamed"):  # R's row names have no header
+            table = table.set_index(table.columns[0])
+        table = table.astype(np.float64)
     except (ValueError, IndexError) as error:  # the errors of the parser are ValueErrors
         raise ValueError(f"{path} is not a table of numbers with one line of names ({error})") from error
     values = table.to_numpy()

@@ -21,7 +21,7 @@ from log1pnmf._common.checks import Passes, plural, require, versions
 from log1pnmf._common.safe_files import BadFileError, MemoryLimit, open_store, parse_memory, readable
 from log1pnmf.analysis.batches import confounded_groups
 from log1pnmf.analysis.metrics import deviance_explained, measures
-from log1pnmf.analysis.stability import Consensus, along_path, fits_along
+from log1pnmf.analysis.stability import along_path, fits_along
 from log1pnmf.analysis.stability import consensus as find_consensus
 from log1pnmf.cli import options as common
 from log1pnmf.counts.chunks import DEFAULT_MEMORY, open_counts
@@ -308,7 +308,12 @@ def _tell_more(plan: RunPlan, fit: Fit, done: RunWriter, warned: list[str], scre
         for line in factors_in_words(fit, N_TOP):
             screen.say(line)
     if done.consensus is not None:
-        _tell_consensus(done.consensus, screen)
+        found = done.consensus
+        outliers = plural(np.sum(found.members["programme"] == ""), "outlier")
+        screen.say(f"Factors that came back in {len(found.fits)} fits ({outliers} left out)")
+        table, columns = found.table(), ("factor", "n_fits", "n_components", "groups")
+        for factor, n_fits, numbers, groups in zip(*(table[name] for name in columns), strict=True):
+            screen.say(f"  {factor:>3}  {n_fits:>3} fits, K = {numbers}, in {groups}")
     if plan.options.groupby is not None:
         warned = warned + confounded_groups(fit, done.table.labels(plan.options.groupby))
     # not what was printed with the data, and no warning that is a message as well
@@ -365,15 +370,6 @@ def _tell_fit(fit: Fit, value: float, explained: float, screen: Screen, *, width
         state,
         f" after {fit.n_iter} iterations ({fit.seconds:.1f} s)",
     )
-
-
-def _tell_consensus(found: Consensus, screen: Screen) -> None:
-    """Print how often and where each factor came back."""
-    outliers = plural(np.sum(found.members["programme"] == ""), "outlier")
-    screen.say(f"Factors that came back in {len(found.fits)} fits ({outliers} left out)")
-    table, columns = found.table(), ("factor", "n_fits", "n_components", "groups")
-    for factor, n_fits, numbers, groups in zip(*(table[name] for name in columns), strict=True):
-        screen.say(f"  {factor:>3}  {n_fits:>3} fits, K = {numbers}, in {groups}")
 
 
 def _tell(options: RunOptions, screen: Screen, done: RunWriter, problems: Mapping[str, str]) -> None:

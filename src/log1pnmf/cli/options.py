@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import partial, wraps
@@ -140,10 +141,9 @@ def parse_numbers(text: str) -> list[int]:
     """
     numbers: list[int] = []
     for part in (part.strip() for part in text.split(",")):
-        first, dash, last = part.partition("-")
-        if not (first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))):
+        if not (found := re.fullmatch("([0-9]+)(?:-([0-9]+))?", part)):
             raise typer.BadParameter(f"numbers of factors are given as in 2-6,8,10, got {part!r}")
-        low, high = int(first), int(last) if dash else int(first)
+        low, high = int(found[1]), int(found[2] or found[1])
         if not 1 <= low <= high <= LARGEST_NUMBER:
             raise typer.BadParameter(f"numbers of factors must be at least 1 and rise, got {part!r}")
         numbers += range(low, high + 1)
@@ -340,11 +340,8 @@ def read_filtered(path: Path, reading: Reading, screen: Screen) -> Filtered:
     if filtered.table.shape != table.shape:
         screen.notes([f"left: {describe(filtered.table)}"], kind="filter")
     counts = filtered.table.counts
-    empty = [
-        plural(n, what)
-        for n, what in ((counts.n_empty_rows, "sample"), (counts.n_empty_columns, "feature"))
-        if n
-    ]
+    kinds = zip(counts.n_empty, ("sample", "feature"), strict=True)
+    empty = [plural(n, what) for n, what in kinds if n]
     if empty:
         screen.notes([f"{' and '.join(empty)} without any count: zero in the result"])
     return filtered

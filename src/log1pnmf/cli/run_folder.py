@@ -21,7 +21,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -230,16 +230,17 @@ class RunWriter:
         new = {name: fit for name, fit in files.items() if self._written.get(name) is not fit}
         n, m = self.table.shape
         samples, features = numbered(self.table.sample_names, n), numbered(self.table.feature_names, m)
-        if self._written:
-            self._save(new)
-        else:
-            with _earlier_aside(self.path):
+        with nullcontext() if self._written else _earlier_aside(self.path):
+            if not self._written:
                 (self.path / "models").mkdir()
                 labels = sample_labels(self.table)
                 header = [[*SAMPLE_COLUMNS, *_other_names(list(labels))]]
                 given = (one.tolist() for one in (self.fits[0].size_factors, *labels.values()))
                 write_csv(self.path / "samples.csv", samples, header, rows=zip(*given, strict=True))
-                self._save(new)
+            for name, fit in new.items():
+                fit.save(self.path / "models" / f"{name}.npz")
+            write_json(self.path / RECORD, to_tree(self.record))
+        self._written.update(new)
         for name, fit in new.items():
             write_factor_tables(self.path, name, fit, samples, features)
             if fit.fitted_features is not None:
@@ -250,12 +251,6 @@ class RunWriter:
             write_columns(self.path / "sweep.csv", {**columns, "c": [c_name(fit.c) for fit in self.fits]})
         if self.consensus is not None:
             write_columns(self.path / "consensus.csv", self.consensus.table())
-
-    def _save(self, new: Mapping[str, Fit]) -> None:
-        for name, fit in new.items():
-            fit.save(self.path / "models" / f"{name}.npz")
-        write_json(self.path / RECORD, to_tree(self.record))
-        self._written.update(new)
 
 
 @contextmanager
@@ -371,10 +366,12 @@ class RunFolder:
         finally:
             csv.field_size_limit(before)
 
-    def labels(self, column: str) -> np.ndarray:
-        """Return the labels of the samples, by the name of their `column` in the data."""
+    def labels(self, column: str | None) -> Any:
+        """Return the labels of the samples, by the name of their `column` in the data; None for none."""
         there = [name for name in self.samples if name not in SAMPLE_COLUMNS]
         columns = dict(zip(self.record.sample_columns, there, strict=False))
+        if column is None:
+            return None
         if column not in columns:
             known = ", ".join(columns)
             raise BadFileError(f"{self.path} has no label {column!r}; choose one of: {known or 'none'}")

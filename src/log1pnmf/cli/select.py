@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -42,18 +39,6 @@ HELD_OUT = (
     "counts: hold out a share of every count; samples: hold out whole samples, which also works for "
     "overdispersed counts."
 )
-
-
-@contextmanager
-def writing_selection(path: Path, *, force: bool, resume: bool) -> Iterator[Path]:
-    """Claim a folder for a comparison, before any work."""
-    if resume and not (path / STATE).exists():
-        raise FileNotFoundError(f"{path} holds no comparison to continue; leave out --resume")
-    how: Any = {"record": STATE, "otherwise": ", continue it (--resume)"}
-    with claimed(path) if resume else claimed_for_run(path, force=force, **how) as place:
-        for name in () if resume else SELECT_NAMES:
-            remove(place / name)
-        yield place
 
 
 def _as_record(found: Selection) -> dict[str, Any]:
@@ -102,8 +87,7 @@ def select(
     for one in noises:
         check_choice("--noise", one, NOISES)
     asked = {**solver.parameters(max(numbers)), "n_components": numbers, "c": shifts, "noise": noises}
-    asked |= {"holdout": holdout, "n_folds": folds, "n_seeds": seeds}
-    asked["max_samples"] = max_samples or None
+    asked |= {"holdout": holdout, "n_folds": folds, "n_seeds": seeds, "max_samples": max_samples or None}
     check_choice("--holdout", holdout, HOLDOUTS)
     check_whole("--folds", folds, least=1)
     check_whole("--seeds", seeds, least=0)
@@ -112,7 +96,12 @@ def select(
             "there is only one setting, so nothing to compare; give several K (-k 2-6,8), several c "
             "(-c 1 -c inf), or --noise poisson,nb"
         )
-    with writing_selection(output, force=force, resume=resume) as folder:
+    if resume and not (output / STATE).exists():
+        raise FileNotFoundError(f"{output} holds no comparison to continue; leave out --resume")
+    how: Any = {"record": STATE, "otherwise": ", continue it (--resume)"}
+    with claimed(output) if resume else claimed_for_run(output, force=force, **how) as folder:
+        for name in () if resume else SELECT_NAMES:
+            remove(folder / name)
         mask = None if reading.mask_var is None else reading.mask_var.removesuffix(common.ALL)
         table = read_filtered(file, replace(reading, mask_var=mask), screen).table
         if batch is not None:
@@ -137,7 +126,6 @@ def select(
                 raise
             screen.error(f"interrupted: what is done is kept in {output}; the same with --resume goes on")
             return KEPT
-        finished = found.is_whole
         screen.notes(warned)
         table_of_settings = {**found.summary, "c": [c_name(one) for one in found.summary["c"]]}
         problems = screen.attempt(  # all of it is in the state
@@ -152,15 +140,14 @@ def select(
         screen.wrote(output, f" ({written})")
         for name, why in problems.items():
             screen.error(f"{name} was not written: {why}")
-        setting = found.judgement.setting
-        if setting is not None:
+        if (setting := found.judgement.setting) is not None:
             penalty = f" --set l1={setting.l1:g}" if setting.l1 else ""
             kind = f" --noise {setting.noise}" if setting.noise != Settings.noise else ""
             chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}{kind}"
             column = "" if batch is None else f" --batch {batch}"
             screen.say(f"then: log1pnmf fit {file} {chosen}{column} -o FOLDER")
-    screen.result({"output": str(output), **_as_record(found), "finished": finished})
-    if not finished:
+    screen.result({"output": str(output), **_as_record(found), "finished": found.is_whole})
+    if not found.is_whole:
         screen.error(f"interrupted: the same command with --resume goes on in {output}")
         return KEPT
     return 1 if problems else 0

@@ -261,14 +261,8 @@ def _canonical(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     indptr, indices, values = _checked_structure(matrix)
     if _strictly_increasing(indptr, indices):
         return indptr, indices, values
-    # SciPy's own "is sorted" flags are not consulted: they go stale when the arrays are edited in place.
-    ordered = sparse.csr_array((values, indices, indptr), shape=matrix.shape, copy=True)
-    ordered.has_sorted_indices = False
-    ordered.sort_indices()
-    if not _strictly_increasing(ordered.indptr, ordered.indices):
-        ordered = ordered.astype(np.float64)
-        ordered.has_canonical_format = False
-        ordered.sum_duplicates()
+    ordered = sparse.csr_array((values.astype(np.float64), indices, indptr), shape=matrix.shape, copy=True)
+    ordered.sum_duplicates()
     return ordered.indptr, ordered.indices, ordered.data
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
@@ -130,16 +130,20 @@ def checked_matrix(X: Any) -> Any:
 
 
 def names_of(X: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Row and column names of a data frame, where all of them are strings."""
-
-    def strings(labels: Any) -> np.ndarray | None:
-        if labels is None or not all(isinstance(label, str) for label in labels):
-            return None
-        return np.array(list(labels), dtype=object)
-
+    """Row and column names of a data frame, where all of them are text; of columns not only some may be."""
     if not hasattr(X, "columns"):
         return None, None
-    return strings(getattr(X, "index", None)), strings(X.columns)
+    named = [isinstance(name, str) for name in X.columns]
+    if any(named) and not all(named):
+        first = X.columns[named.index(False)]
+        raise TypeError(
+            f"names of features must all be text, got {first!r} among them; pass X.rename(columns=str)"
+        )
+    rows = getattr(X, "index", None)
+    rows = rows if rows is not None and all(isinstance(name, str) for name in rows) else None
+    names = (rows, X.columns if all(named) else None)
+    samples, features = (None if one is None else np.array(list(one), dtype=object) for one in names)
+    return samples, features
 
 
 # ---------- how often every feature has every count
@@ -256,6 +260,14 @@ class Counts:
     feature_names: np.ndarray | None = None
     in_memory: ClassVar[bool] = True  # whether the entries are at hand; otherwise they are in chunks
     on_device: ClassVar[bool] = False  # whether `by_column` is in the memory of a card
+    shape: tuple[int, int] = field(init=False)  # samples and features
+    n_samples: int = field(init=False)
+    n_features: int = field(init=False)
+    nnz: int = field(init=False)  # number of entries that are not zero
+
+    def __post_init__(self) -> None:
+        (n, m), nnz = self.by_row.shape, self.by_row.nnz
+        self.__dict__.update(shape=(n, m), n_samples=n, n_features=m, nnz=nnz)
 
     @classmethod
     def from_any(cls, X: Any) -> Counts:
@@ -319,26 +331,6 @@ class Counts:
         rows = self.by_row
         return checksum_of(map(on_host, (rows.indptr, rows.indices, rows.values)))
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Samples and features."""
-        return self.by_row.shape
-
-    @property
-    def n_samples(self) -> int:
-        """Number of rows."""
-        return self.shape[0]
-
-    @property
-    def n_features(self) -> int:
-        """Number of columns."""
-        return self.shape[1]
-
-    @property
-    def nnz(self) -> int:
-        """Number of entries that are not zero."""
-        return self.by_row.nnz
-
     @cached_property
     def by_column(self) -> SparseRows:
         """The transpose, n_features x n_samples; made when first asked for."""
@@ -356,18 +348,11 @@ class Counts:
         """Sum of all counts."""
         return float(self.row_sums.sum())
 
-    @property
-    def n_empty_rows(self) -> int:
-        """Number of samples without any count."""
-        return int(np.count_nonzero(np.diff(self.by_row.indptr) == 0))
-
     @cached_property
-    def n_empty_columns(self) -> int:
-        """Number of features without any count."""
-        seen = np.zeros(self.n_features, dtype=bool)
-        for piece in pieces(self.by_row.indices):
-            seen[piece] = True
-        return int(np.count_nonzero(~seen))
+    def n_empty(self) -> tuple[int, int]:
+        """Numbers of samples and of features without any count."""
+        n, m = (int(np.count_nonzero(np.diff(side.indptr) == 0)) for side in (self.by_row, self.by_column))
+        return n, m
 
     @cached_property
     def sum_of_squares(self) -> float:
@@ -411,26 +396,15 @@ class Counts:
             the same, from which a fit begins;
             "none": ones; an array is checked and copied.
         """
-        check_size_factors(kind)
-        if not isinstance(kind, str):
+        if kind is not None and not isinstance(kind, str):
             return _checked_size_factors(kind, self.n_samples)
+        check_choice("size_factors", kind, SIZE_FACTORS, otherwise="an array")
         ones, sums = np.ones(self.n_samples), self.row_sums
         return ones if kind == "none" else np.divide(sums, sums.mean(), out=ones, where=sums > 0)
 
     def to_scipy(self) -> sparse.csr_array:
         """Return the counts as a SciPy CSR array that shares the (read-only) memory."""
         return self.by_row.to_scipy()
-
-
-def check_size_factors(kind: object) -> None:
-    """Refuse what is neither one of `SIZE_FACTORS` nor may be an array."""
-    if kind is None:
-        raise ValueError(
-            "size_factors must not be None; pass 'none' if all samples have the same size, "
-            "or 'total' to divide by their total counts"
-        )
-    if isinstance(kind, str):
-        check_choice("size_factors", kind, SIZE_FACTORS, otherwise="an array")
 
 
 def _checked_size_factors(given: Any, n_samples: int) -> np.ndarray:

@@ -32,8 +32,16 @@ from .counts import Counts, Tally
 Array = NDArray[np.float64]
 
 Labels: TypeAlias = NDArray[np.int32] | None  # number of the batch of every sample, where there are batches
-Given: TypeAlias = Callable[[int], tuple[Array, Labels, Array]]  # sizes, labels and loadings of a chunk
 Receive: TypeAlias = Callable[[int, Any], None]  # called with the number of a chunk and what the task found
+
+
+class Part(NamedTuple):
+    """What belongs to the rows of one chunk, beside their counts."""
+
+    sizes: Array
+    labels: Labels
+    start: Array  # loadings
+    bounds: Any  # of the loadings
 
 
 class ChunkTask(Protocol):
@@ -43,8 +51,8 @@ class ChunkTask(Protocol):
         """Return sums over no chunks, to which others can be added with ``+``."""
         ...
 
-    def __call__(self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: Any) -> Any:
-        """Work on the rows of one chunk."""
+    def __call__(self, counts: Counts, part: Part, *, into: Any) -> Any:
+        """Work on the rows of one chunk; loadings are on the eta scale."""
         ...
 
 
@@ -187,11 +195,6 @@ class ChunkedCounts(Counts):
         )
 
     @property
-    def n_empty_columns(self) -> int:
-        """Number of features without any count."""
-        return int(np.count_nonzero(np.diff(self.by_column.indptr) == 0))
-
-    @property
     def runner(self) -> Runner:
         """What runs tasks on the chunks."""
         runner: Runner = self.known.setdefault("runner", runner_of(self.source))
@@ -258,16 +261,19 @@ class Runner:
         *,
         start: Rows | None = None,
         labels: Labels = None,
+        bounds: Any = None,
         take: Receive | None = None,
         on_chunk: OnChunk | None = None,
     ) -> Any:
         """Run a task on every chunk and return its sums; `take` gets what it finds in each."""
         n_chunks, done = len(counts.bounds) - 1, itertools.count(1)
 
-        def given(index: int) -> tuple[Array, Labels, Array]:
+        def part(index: int) -> Part:
             first, last = counts.bounds[index : index + 2]
+            rows = slice(first, last)
             loadings = np.zeros((last - first, 0)) if start is None else start.read(first, last)
-            return sizes[first:last], None if labels is None else labels[first:last], loadings
+            own = None if bounds is None else bounds.of_rows(rows)
+            return Part(sizes[rows], None if labels is None else labels[rows], loadings, own)
 
         def receive(index: int, found: Any) -> None:
             if take is not None:
@@ -275,13 +281,14 @@ class Runner:
             if on_chunk is not None:
                 on_chunk(next(done), n_chunks)
 
-        return self._run(task, counts, given, receive)
+        return self._run(task, counts, part, receive)
 
-    def _run(self, task: ChunkTask, counts: ChunkedCounts, given: Given, receive: Receive) -> Any:
+    def _run(
+        self, task: ChunkTask, counts: ChunkedCounts, part: Callable[[int], Part], receive: Receive
+    ) -> Any:
         sums = task.no_sums()
         for index, chunk in enumerate(_ahead(self._sorted(counts))):
-            sizes, labels, start = given(index)
-            receive(index, task(chunk, sizes, labels, start=start, into=sums))
+            receive(index, task(chunk, part(index), into=sums))
         return sums
 
     def ahead(self) -> Iterator[Any]:
@@ -337,7 +344,9 @@ class ClusterRunner(Runner):
         for one in seen:
             yield one.result()
 
-    def _run(self, task: ChunkTask, counts: ChunkedCounts, given: Given, receive: Receive) -> Any:
+    def _run(
+        self, task: ChunkTask, counts: ChunkedCounts, part: Callable[[int], Part], receive: Receive
+    ) -> Any:
         from dask import config as dask_config
         from distributed import as_completed
 
@@ -346,7 +355,7 @@ class ClusterRunner(Runner):
         with dask_config.set({"distributed.admin.large-graph-warning-threshold": "4GB"}):
             everywhere = client.submit(lambda given: given, task, pure=False, retries=3)
         done = [
-            client.submit(_worked, everywhere, chunk, given(i), pure=False, retries=3)
+            client.submit(_worked, everywhere, chunk, part(i), pure=False, retries=3)
             for i, chunk in enumerate(self._hold(counts))
         ]
         loadings = [client.submit(itemgetter(0), one, pure=False) for one in done]
@@ -382,10 +391,10 @@ class ClusterRunner(Runner):
         return chunks
 
 
-def _worked(task: ChunkTask, counts: Counts, given: tuple[Array, Labels, Array]) -> tuple[Any, Any]:
+def _worked(task: ChunkTask, counts: Counts, part: Part) -> tuple[Any, Any]:
     """Return what a task finds in a chunk, and its sums."""
-    (sizes, labels, start), sums = given, task.no_sums()
-    return task(counts, sizes, labels, start=start, into=sums), sums
+    sums = task.no_sums()
+    return task(counts, part, into=sums), sums
 
 
 def _ahead(made: Iterator[T]) -> Iterator[T]:
@@ -416,7 +425,7 @@ class _TallyTask:
     def no_sums(self) -> list[Tally]:
         return []
 
-    def __call__(self, counts: Counts, sizes: Any, labels: Labels, *, start: Any, into: list[Tally]) -> None:
+    def __call__(self, counts: Counts, part: Part, *, into: list[Tally]) -> None:
         into[:] = [reduce(Tally.plus, into, counts.tally)]
 
 
@@ -429,11 +438,11 @@ class _GroupTask:
     def no_sums(self) -> Array:
         return np.zeros((2, *self.shape))
 
-    def __call__(self, counts: Counts, sizes: Any, labels: Labels, *, start: Any, into: Array) -> None:
+    def __call__(self, counts: Counts, part: Part, *, into: Array) -> None:
         rows = counts.by_row
-        assert labels is not None
-        place = np.repeat(labels, np.diff(rows.indptr)).astype(np.int64) * self.shape[1] + rows.indices
-        for k, values in enumerate((rows.values, np.repeat(sizes, np.diff(rows.indptr)))):
+        assert part.labels is not None
+        place = np.repeat(part.labels, np.diff(rows.indptr)).astype(np.int64) * self.shape[1] + rows.indices
+        for k, values in enumerate((rows.values, np.repeat(part.sizes, np.diff(rows.indptr)))):
             into[k] += np.bincount(place, values, into[k].size).reshape(self.shape)
 
 

@@ -21,7 +21,6 @@ negative binomial with dispersions ``phi / eps`` and ``phi / (1 - eps)``.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -30,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.checks import Random, as_random, check_number, check_whole, one_for_each
+from log1pnmf._common.checks import Random, as_random, check_number, check_whole, one_for_each, quiet
 
 from .counts import Counts
 
@@ -148,8 +147,7 @@ def _probabilities(share: float, of: float, phi: Array, rng: Random) -> Array | 
 
 
 def _whole_numbers(counts: Any) -> tuple[Counts, NDArray[np.int64]]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about fractions, which are refused here
+    with quiet(UserWarning):  # about fractions, which are refused here
         data = Counts.from_any(counts)
     values = data.by_row.values.astype(np.float64)
     bad = (values != np.rint(values)) | (values > LARGEST_SPLIT)

@@ -50,19 +50,16 @@ def pancreas() -> Dataset:
     with (folder / "pancreas.npz").open("rb") as file, np.load(file, allow_pickle=False) as stored:
         lengths, steps = stored["row_lengths"], stored["column_steps"]
         indptr = np.concatenate(([0], np.cumsum(lengths, dtype=np.int32)), dtype=np.int32)
-        parts = (stored["values"].astype(np.int32), _columns(indptr, steps), indptr)
+        # steps between the columns of a row; the first is from column zero
+        running = np.concatenate(([0], np.cumsum(steps, dtype=np.int32)), dtype=np.int32)
+        columns = running[1:] - np.repeat(running[indptr[:-1]], lengths)
+        parts = (stored["values"].astype(np.int32), columns, indptr)
         return Dataset(
             counts=sparse.csr_matrix(parts, shape=tuple(stored["shape"].tolist())),
             sample_labels=stored["label_names"][stored["label_codes"]],
             feature_names=np.array(stored["feature_names"].item().decode("ascii").split("\n")),
             description=(folder / "NOTICE").read_text(encoding="utf-8"),
         )
-
-
-def _columns(indptr: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Column indices from the steps between them; the first step of a row starts at column zero."""
-    running = np.concatenate(([0], np.cumsum(steps, dtype=np.int32)), dtype=np.int32)
-    return running[1:] - np.repeat(running[indptr[:-1]], np.diff(indptr))
 
 
 # ---------- a real collection of texts that everybody has: SciPy's manual pages
@@ -180,16 +177,8 @@ def made_up_donors(*, seed: int = 0) -> Donors:
     in_donors = np.exp(rng.normal(0.0, DONOR_SPREAD, (len(DONORS), len(genes))))[donor]
     captured = on_chips * in_donors
     counts = rng.binomial(counts, captured / captured.max(axis=0))
-    return Donors(
-        counts=sparse.csr_matrix(counts.astype(np.int32)),
-        feature_names=genes,
-        cell_type=cell_type,
-        donor=names,
-        condition=condition,
-        chip=chip,
-        answer=answer,
-        response=list(RESPONSE),
-    )
+    matrix, response = sparse.csr_matrix(counts.astype(np.int32)), list(RESPONSE)
+    return Donors(matrix, genes, cell_type, names, condition, chip, answer, response)
 
 
 def _some_cells(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

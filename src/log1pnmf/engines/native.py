@@ -5,29 +5,15 @@ from __future__ import annotations
 import math
 import os
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Integral
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf import _core
 from log1pnmf._common.checks import check_choice
-from log1pnmf._core import Side as CoreSide
-from log1pnmf._core import (
-    add_spectrum,
-    add_statistics,
-    after_fork,
-    collect_zeros,
-    max_threads,
-    mean_sums,
-    run,
-    runnable_kernels,
-    side_residual,
-    solve_programs,
-    survey_zeros,
-    zero_errors,
-)
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.model.batch_effects import newton_effects
 from log1pnmf.model.batches import Batches
@@ -38,13 +24,16 @@ from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey, surveyed_every
 
 from .base import Engine, HalfStep, RowSolver
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 # ---------- how many threads the compiled core uses
 
 MOST_JOBS = 4096
 """Threads that may be asked for."""
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork either
-    os.register_at_fork(after_in_child=after_fork)
+    os.register_at_fork(after_in_child=_core.after_fork)
 
 
 def effective_threads(n_jobs: int | None) -> int:
@@ -63,7 +52,7 @@ def effective_threads(n_jobs: int | None) -> int:
         raise ValueError(f"n_jobs must be at most {MOST_JOBS}, got {n_jobs}; pass -1 for all cores")
     if n_jobs is None or n_jobs < 0:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, min(cores, max_threads()) + 1 + (-1 if n_jobs is None else int(n_jobs)))
+        return max(1, min(cores, _core.max_threads()) + 1 + (-1 if n_jobs is None else int(n_jobs)))
     return min(int(n_jobs), max(64, 4 * (os.cpu_count() or 1)))
 
 
@@ -84,19 +73,13 @@ class RowSums:
     hessian: Array  # (rows, K (K + 1): lower triangles, row by row
 
     @classmethod
-    def zeros(cls, n_rows: int, n_components: int) -> RowSums:
+    def zeros(cls, n_rows: int, n_components: int, **more: Array) -> Self:
         """Make sums over nothing."""
-        triangle = n_components * (n_components + 1) // 2
-        return cls(np.zeros(n_rows), np.zeros((n_rows, n_components)), np.zeros((n_rows, triangle)))
+        n, k = n_rows, n_components
+        return cls(np.zeros(n), np.zeros((n, k)), np.zeros((n, k * (k + 1) // 2)), **more)
 
-    def add(self, other: RowSums) -> None:
-        """Add the sums over other columns, in place."""
-        for own, more in (
-            (self.loss, other.loss),
-            (self.gradient, other.gradient),
-            (self.hessian, other.hessian),
-        ):
-            np.add(own, more, out=own)
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
 
 class NativeEngine(Engine):
@@ -107,12 +90,12 @@ class NativeEngine(Engine):
     """
 
     def __init__(self, problem: Problem, n_threads: int | None = None, kernel: str = "auto") -> None:
-        choices = runnable_kernels()
+        choices = _core.runnable_kernels()
         check_choice("kernel", kernel, ("auto", *choices))
         self.problem = problem
         self.n_threads = effective_threads(n_threads)
         self.kernel = choices[0] if kernel == "auto" else kernel
-        self._sides: dict[Side, CoreSide] = {}
+        self._sides: dict[Side, _core.Side] = {}
 
     def with_problem(self, problem: Problem) -> NativeEngine:
         """Return the same engine for another problem."""
@@ -141,8 +124,8 @@ class NativeEngine(Engine):
         loss, decrease = np.zeros((2, n))  # "evaluate" takes no step, and writes no decrease
         rejected, sums = np.zeros(n, dtype=np.uint8), np.empty((n_batches, n))
         values, gradient = np.empty_like(start), np.empty_like(start)
-        problem, how = (self._core(side), start, design, *tables), (with_loss, self.n_threads)
-        run(self.kernel, row_solver, *problem, values, gradient, loss, decrease, rejected, sums, *how)
+        problem, how = (self._taken(side), start, design, *tables), (with_loss, self.n_threads)
+        _core.run(self.kernel, row_solver, *problem, values, gradient, loss, decrease, rejected, sums, *how)
         counted = np.empty(0, dtype=np.uint8) if side.empty is None else (~side.empty).view(np.uint8)
         return HalfStep(
             values=values,
@@ -151,7 +134,7 @@ class NativeEngine(Engine):
             predicted_decrease=float(np.sum(decrease)),
             n_rejected=int(np.count_nonzero(rejected)),
             batch_sums=self._whole_sums(sums) if n_batches else None,
-            residual=side_residual(start, gradient, counted, *tables),
+            residual=_core.side_residual(start, gradient, counted, *tables),
         )
 
     def evaluate(self, side: Side, start: Array, design: Array) -> tuple[float, Array]:
@@ -163,7 +146,7 @@ class NativeEngine(Engine):
         """Add loss, gradient and Hessian at `start` to sums over other columns of the same rows."""
         start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (start, design))
         sums = (into.loss, into.gradient, into.hessian)
-        add_statistics(self.kernel, self._core(side), start, design, *sums, self.n_threads)
+        _core.add_statistics(self.kernel, self._taken(side), start, design, *sums, self.n_threads)
 
     def survey_zeros(
         self, loadings: Array, factors: Array, caps: Array, *, straight: bool = False
@@ -172,13 +155,13 @@ class NativeEngine(Engine):
         shape, width = (len(factors), len(caps)), 3 if self.problem.noise.zero_loss_is_mean else 5
         out = ZeroSurvey(caps, *(np.empty(size) for size in (shape, shape, (*shape, width))))
         every = surveyed_every(len(loadings))
-        survey_zeros(*self._zeros(loadings, factors), every, straight, *out, self.n_threads)
+        _core.survey_zeros(*self._zeros(loadings, factors), every, straight, *out, self.n_threads)
         return out
 
     def collect_zeros(self, loadings: Array, factors: Array, caps: Array) -> tuple[Pattern, Array]:
         """List zeros above their cap; see `Engine.collect_zeros`."""
         where, exposure = self._zeros(loadings, factors), np.empty((len(factors), 2))
-        found = collect_zeros(*where, np.ascontiguousarray(caps), exposure, self.n_threads)
+        found = _core.collect_zeros(*where, np.ascontiguousarray(caps), exposure, self.n_threads)
         return Pattern((len(factors), len(loadings)), *found), exposure
 
     def _zero_errors(
@@ -186,7 +169,7 @@ class NativeEngine(Engine):
     ) -> tuple[float, float]:
         signed, absolute = np.empty((2, len(factors)))
         where, every = self._zeros(loadings, factors), surveyed_every(len(loadings)) if roughly else 1
-        zero_errors(*where, every, zeros.quadratics, signed, absolute, self.n_threads)
+        _core.zero_errors(*where, every, zeros.quadratics, signed, absolute, self.n_threads)
         return float(signed.sum()), float(absolute.sum())
 
     def mean_spectrum(self, loadings: Array, factors: Array) -> MeanSpectrum | None:
@@ -201,14 +184,14 @@ class NativeEngine(Engine):
         """Add these samples to the condensed means of others, in place."""
         into.n_free[0] += np.count_nonzero(loadings)
         where, sums = self._zeros(loadings, factors), (into.entries, into.counted)
-        add_spectrum(*where, into.low, N_BINS, *sums, self.n_threads)
+        _core.add_spectrum(*where, into.low, N_BINS, *sums, self.n_threads)
 
     def batch_sums(self, loadings: Array, factors: Array) -> Array:
         """Sum means over batches; see `Engine.batch_sums`."""
         if not self._sums_by_entries:
             return super().batch_sums(loadings, factors)
         sums = np.empty((self._batches.n_batches, len(factors)))
-        mean_sums(*self._zeros(loadings, factors), sums, self.n_threads)
+        _core.mean_sums(*self._zeros(loadings, factors), sums, self.n_threads)
         return self._whole_sums(sums)
 
     def next_effects(self, sums: Array) -> Array | None:
@@ -235,11 +218,11 @@ class NativeEngine(Engine):
         means += zeros.constant * self._batches.rest(problem.counts, problem.exposure, stored)[0]
         return np.maximum(means, 0.0, out=means)
 
-    def _zeros(self, loadings: Array, factors: Array) -> tuple[str, CoreSide, Array, Array]:
+    def _zeros(self, loadings: Array, factors: Array) -> tuple[str, _core.Side, Array, Array]:
         start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (factors, loadings))
-        return self.kernel, self._core(self.problem.factors_side), start, design
+        return self.kernel, self._taken(self.problem.factors_side), start, design
 
-    def _core(self, side: Side) -> CoreSide:
+    def _taken(self, side: Side) -> _core.Side:
         """Return counts, exposure, model and zeros as the compiled core takes them."""
         if side not in self._sides:
             if len(self._sides) >= MOST_SIDES:
@@ -249,7 +232,7 @@ class NativeEngine(Engine):
             if isinstance(side.noise, NegativeBinomial):
                 n = rows.shape[0 if side.rows_are_features else 1]
                 dispersion = np.ascontiguousarray(np.broadcast_to(side.noise.dispersion, n))
-            core = CoreSide(
+            core = _core.Side(
                 rows.indptr,
                 rows.indices,
                 rows.values,
@@ -297,7 +280,7 @@ def solve_rows(
     """Minimise the quadratic model of every row at `start` within bounds."""
     start = np.ascontiguousarray(start, dtype=np.float64)
     out = Solutions(np.empty_like(start), np.empty(len(start)), np.empty(len(start)))
-    kernel = runnable_kernels()[0]
+    kernel = _core.runnable_kernels()[0]
     model = (sums.hessian, sums.gradient, start, *bounds.tables(start.shape[1]))
-    solve_programs(kernel, *model, *out, effective_threads(n_threads))
+    _core.solve_programs(kernel, *model, *out, effective_threads(n_threads))
     return out

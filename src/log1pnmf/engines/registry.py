@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from scipy import sparse
 
-from log1pnmf._common.checks import Passes, check_choice, require, warn
+from log1pnmf._common.checks import Passes, check_choice, require
 from log1pnmf.counts.chunks import is_streamed, open_counts
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import survey
@@ -26,9 +26,6 @@ LEAST_WORK_FOR_A_GPU = 2e7  # non-zeros times factors from which "auto" takes a 
 MOST_FACTORS_ON_A_GPU = 128  # of a fit on a graphics card: registers of a processor hold the Hessian of a row
 SINGLE_ROW = 2.0**20
 """Total count of a sample up to which rounding errors of its log-likelihood stay below about 1 in float32."""
-LARGEST_TOTAL = 1e9
-"""Total count of a sample up to which rounding errors of its log-likelihood stay below 1e-6 in float64."""
-MUCH = 1 << 30  # bytes of K x K matrices of a thread from which a fit warns
 MATRICES, SQUARES = 6, 13
 """Copies of loadings and factors in the solver; K x K matrices of a thread, sums in 8 lanes among them."""
 
@@ -41,22 +38,10 @@ def as_counts(counts: Any, engine: str = "native") -> Counts:
     """Check counts where they are: in memory, or in chunks on disk or a cluster."""
     plain = isinstance(counts, np.ndarray) or sparse.issparse(counts)
     if isinstance(counts, Counts) and (engine != "streaming" or not counts.in_memory):
-        checked = counts
-    elif engine == "streaming" or (not plain and is_streamed(counts)):
-        checked = survey(open_counts(counts.to_scipy() if isinstance(counts, Counts) else counts))
-    else:
-        checked = Counts.from_any(counts)
-    check_totals(checked)
-    return checked
-
-
-def check_totals(counts: Counts) -> None:
-    """Refuse samples whose totals are so large that double precision loses digits of their likelihood."""
-    if (largest := float(np.max(counts.row_sums, initial=0.0))) > LARGEST_TOTAL:
-        raise ValueError(
-            f"a sample must not have more than {LARGEST_TOTAL:.0e} counts in all, got {largest:.3g}, whose "
-            "log-likelihood would lose digits; leave it out, or divide all counts by the same number"
-        )
+        return counts
+    if engine == "streaming" or (not plain and is_streamed(counts)):
+        return survey(open_counts(counts.to_scipy() if isinstance(counts, Counts) else counts))
+    return Counts.from_any(counts)
 
 
 def resolve_engine(name: str, counts: Counts, n_components: int, row_solver: RowSolver = "newton") -> str:
@@ -170,11 +155,4 @@ def check_memory(name: str, counts: Counts, n_components: int, n_threads: int) -
             f"n_components={n_components} needs about {needed / 1e9:,.1f} GB of memory for matrices of "
             f"{n_components} x {n_components} numbers ({n_threads} threads) and the factors of {n} x {m} "
             f"counts, but this machine has {memory / 1e9:,.1f} GB; use fewer factors, or n_jobs=1"
-        )
-    if square * SQUARES > MUCH:
-        warn(
-            f"n_components={n_components} needs about {square * SQUARES / 1e9:,.1f} GB of memory for each of "
-            f"{n_threads} threads, and a long time for every row, whose matrix of {n_components} x "
-            f"{n_components} numbers is solved; use fewer factors",
-            UserWarning,
         )

@@ -13,7 +13,7 @@ from log1pnmf._common.arrays import RowFile, Rows
 from log1pnmf.counts.chunks import OnChunk
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.passes import ChunkedCounts, Labels
+from log1pnmf.counts.passes import ChunkedCounts, Part
 from log1pnmf.model.batch_effects import dispersed_sums
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.dispersion import MeanSpectrum
@@ -30,38 +30,11 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class FactorSums:
-    """Sums over samples that the factors' step needs."""
+class FactorSums(RowSums):
+    """Sums over samples that the factors' step needs: those of every feature, and two more."""
 
-    rows: RowSums  # loss, gradient and Hessian of every feature
     linear: Array  # (B, K): sum of the loadings in each batch, weighed by exposure; one row without batches
     errors: Array  # (2,): see `Engine.zero_errors`; only of a pass that asks for them
-
-    @classmethod
-    def zeros(cls, n_features: int, n_components: int, n_batches: int = 1) -> FactorSums:
-        """Make sums over no samples."""
-        linear = np.zeros((n_batches, n_components))
-        return cls(RowSums.zeros(n_features, n_components), linear, np.zeros(2))
-
-    def __add__(self, other: FactorSums) -> FactorSums:
-        sums = FactorSums.zeros(len(self.rows.loss), *self.linear.T.shape)
-        for one in (self, other):
-            sums.rows.add(one.rows)
-            sums.linear[:] += one.linear
-            sums.errors[:] += one.errors
-        return sums
-
-
-@dataclass(frozen=True, eq=False)
-class ChunkRows:
-    """Results of a pass for the rows of one chunk."""
-
-    values: Array  # (rows, K): loadings
-    # (rows, K): at the start of the rows ("evaluate" and "step"). Single precision is enough: it only
-    # measures the distance from the optimum
-    gradient: NDArray[np.float32]
-    predicted_decrease: float
-    n_rejected: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +51,13 @@ class ChunkModel:
         effects = None if problem.batches is None else problem.batches.effects
         return cls(problem.link, problem.noise, effects)
 
-    def piece(self, counts: Counts, sizes: Array, labels: Labels) -> _Piece:
+    def piece(self, counts: Counts, part: Part) -> _Piece:
         """Return the problem of a chunk, whose zeros are exact."""
         batches = None
         if self.effects is not None:
-            assert labels is not None
-            batches = Batches(labels, self.effects)
-        return _Piece(counts, sizes, self.link, None, self.noise, batches)
+            assert part.labels is not None
+            batches = Batches(part.labels, self.effects)
+        return _Piece(counts, part.sizes, self.link, None, self.noise, batches)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,39 +82,31 @@ class ChunkPass:
     model: ChunkModel
     # adaptive ones are found in every chunk anew, from its loadings at the start and the factors
     zeros: Zeros | None
-    # of the loadings: the same for all samples, or of each kind of samples. Then the label of a sample is the
-    # number of its kind times that of the batches, plus the number of its batch
-    bounds: Bounds = NON_NEGATIVE
     n_threads: int | None = None
-    held: tuple[int, ...] = ()  # columns that stay as they are
 
     def no_sums(self) -> FactorSums:
         """Make sums over no chunks."""
-        effects = self.model.effects
-        m, k = self.factors.shape
-        return FactorSums.zeros(m, k, 1 if effects is None else len(effects))
+        effects, (m, k) = self.model.effects, self.factors.shape
+        linear = np.zeros((1 if effects is None else len(effects), k))
+        return FactorSums.zeros(m, k, linear=linear, errors=np.zeros(2))
 
-    def __call__(
-        self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: FactorSums
-    ) -> ChunkRows:
-        """Work on the rows of one chunk; loadings are on the eta scale."""
-        bounds, effects = self.bounds, self.model.effects
-        if bounds.differs:
-            assert labels is not None
-            kind, batch = np.divmod(labels, 1 if effects is None else len(effects))
-            bounds, labels = bounds.of_rows(kind), None if effects is None else batch
-        piece = self.model.piece(counts, sizes, labels)
+    def __call__(self, counts: Counts, part: Part, *, into: FactorSums) -> HalfStep:
+        """Work on the rows of one chunk.
+
+        The gradient is at the start, in single precision: it only measures the distance from the optimum.
+        """
+        start, piece = part.start, self.model.piece(counts, part)
         engine = with_zeros(piece, self.zeros, start, self.factors, self.n_threads)
         side, decrease, rejected = engine.problem.loadings_side, 0.0, 0
         if self.task == "errors":
             into.errors[:] += engine.zero_errors(start, self.factors)
-            return ChunkRows(start, np.zeros(start.shape, dtype=np.float32), 0.0, 0)
+            return HalfStep(start, np.nan, np.zeros(start.shape, dtype=np.float32), 0.0, 0)
         if self.task == "evaluate":
             values, gradient = start, engine.evaluate(side, start, self.factors)[1]
         else:
-            values, bounds = start, bounds.holding(start, self.held)
+            values = start
             for _ in range(SETTLING_STEPS if self.task == "settle" else 1):
-                step = engine.half_step(side, values, self.factors, bounds=bounds, with_loss=False)
+                step = engine.half_step(side, values, self.factors, bounds=part.bounds, with_loss=False)
                 values, gradient = step.values, step.gradient
                 decrease, rejected = step.predicted_decrease, step.n_rejected
         if self.task == "settle":  # far from the start
@@ -149,12 +114,12 @@ class ChunkPass:
             gradient = engine.evaluate(engine.problem.loadings_side, values, self.factors)[1]
         gradient = np.where(np.diff(counts.by_row.indptr)[:, None] == 0, 0.0, gradient)
         if isinstance(engine.problem.zeros, AdaptiveZeros):
-            into.rows.loss[:] += engine.problem.zeros.constants
-        engine.add_statistics(engine.problem.factors_side, self.factors, values, into=into.rows)
+            into.loss[:] += engine.problem.zeros.constants
+        engine.add_statistics(engine.problem.factors_side, self.factors, values, into=into)
         batches, t = engine.problem.batches, side.row_exposure
         into.linear[:] += (t if batches is None else batches.members(t)) @ values
         most = float(np.finfo(np.float32).max)
-        return ChunkRows(values, gradient.clip(-most, most).astype(np.float32), decrease, rejected)
+        return HalfStep(values, np.nan, gradient.clip(-most, most).astype(np.float32), decrease, rejected)
 
 
 def with_zeros(
@@ -188,9 +153,9 @@ class SumPass:
         assert self.model.effects is not None
         return np.zeros((1 if self.model.noise.zero_loss_is_mean else 3, *self.model.effects.shape))
 
-    def __call__(self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: Any) -> None:
-        """Add the rows of one chunk; loadings are on the eta scale."""
-        problem = self.model.piece(counts, sizes, labels)
+    def __call__(self, counts: Counts, part: Part, *, into: Any) -> None:
+        """Add the rows of one chunk."""
+        start, problem = part.start, self.model.piece(counts, part)
         if self.low is not None:
             NativeEngine(problem, self.n_threads).add_spectrum(start, self.factors, into=into)
         elif self.model.noise.zero_loss_is_mean:
@@ -235,7 +200,7 @@ def damped_step(
     gone = (start * linear <= VANISHED * typical[:, None]) | (lower == upper)
     floor = np.where(gone, 0.0, LEAST_KEPT * start)
     above = Bounds(np.maximum(lower - floor, 0.0), upper - floor, penalty)
-    solved = solve_rows(sums.rows, start - floor, bounds=above, n_threads=n_threads)
+    solved = solve_rows(sums, start - floor, bounds=above, n_threads=n_threads)
     target = bounds.clip(solved.values + floor)  # rounding
     counted = totals > 0.0
     change = np.sqrt(solved.curvature / np.where(counted, totals, 1.0))
@@ -245,8 +210,8 @@ def damped_step(
     target[~counted] = np.broadcast_to(lower, start.shape)[~counted]
     return HalfStep(
         values=target,
-        loss=float(np.sum(sums.rows.loss)),
-        gradient=sums.rows.gradient,
+        loss=float(np.sum(sums.loss)),
+        gradient=sums.gradient,
         predicted_decrease=float(np.sum(solved.decrease)),
         n_rejected=int(np.count_nonzero(short)),
         certain=False,
@@ -328,7 +293,7 @@ class StreamingEngine(Engine):
                 last = self._pass("evaluate", start, design, NON_NEGATIVE)[0]
             return self._loss(last.sums), last.gradient
         sums = self._sums(self.adopt(design), start)
-        return self._loss(sums), sums.rows.gradient
+        return self._loss(sums), sums.gradient
 
     def loss(self, loadings: Any, factors: Any) -> float:
         """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
@@ -392,15 +357,13 @@ class StreamingEngine(Engine):
     def _summed(self, problem: Problem, loadings: Any, factors: Any, low: Array | None = None) -> Any:
         """Run a pass that only sums up."""
         work = SumPass(np.asarray(factors), ChunkModel.of(problem), problem.zeros, self.n_threads, low)
-        return self._run(work, start=self.adopt(loadings), labels=self._labels)
+        return self._run(work, start=self.adopt(loadings))
 
     def _run(self, work: Any, **how: Any) -> Any:
-        sizes = self.problem.size_factors
-        return self.counts.runner.run(work, self.counts, sizes, on_chunk=self._on_chunk, **how)
-
-    @property
-    def _labels(self) -> Labels:
-        return None if self.problem.batches is None else self.problem.batches.labels
+        sizes, batches = self.problem.size_factors, self.problem.batches
+        labels = None if batches is None else batches.labels
+        how |= {"labels": labels, "on_chunk": self._on_chunk}
+        return self.counts.runner.run(work, self.counts, sizes, **how)
 
     def _kept(self) -> NativeEngine:
         """Return the engine of the rows in memory; zeros are computed exactly, where they are adaptive."""
@@ -426,7 +389,7 @@ class StreamingEngine(Engine):
         return totals / (1.0 + noise.dispersion * squares / np.maximum(totals, 1e-300))
 
     def _loss(self, sums: FactorSums) -> float:
-        return float(np.sum(sums.rows.loss)) + self.problem.plain_constant
+        return float(np.sum(sums.loss)) + self.problem.plain_constant
 
     def _sums(self, loadings: Rows, factors: Any) -> FactorSums:
         last = self._last
@@ -444,20 +407,15 @@ class StreamingEngine(Engine):
         gradient = RowFile(shape, np.float32, folder=folder)
         totals = [0.0, 0]
 
-        def take(index: int, rows: ChunkRows) -> None:
+        def take(index: int, rows: HalfStep) -> None:
             first = int(counts.bounds[index])
             if values is not None:
                 values.write(first, rows.values)
             gradient.write(first, rows.gradient)
             totals[:] = totals[0] + rows.predicted_decrease, totals[1] + rows.n_rejected
 
-        rows_bounds, kind, held = bounds.kinds
-        labels, batches = self._labels, problem.batches
-        if kind is not None:
-            labels = kind if batches is None else kind * batches.n_batches + batches.labels
-        model, how = ChunkModel.of(problem), (rows_bounds, self.n_threads, held)
-        work = ChunkPass(task, np.asarray(factors), model, problem.zeros, *how)
-        sums = self._run(work, start=start, labels=labels, take=take)
+        work = ChunkPass(task, np.asarray(factors), ChunkModel.of(problem), problem.zeros, self.n_threads)
+        sums = self._run(work, start=start, bounds=bounds, take=take)
         ended = start if values is None else values.rows()
         at_start = gradient.rows()
         last = _LastPass(ended, factors, sums, None if task == "step" else at_start)

@@ -166,7 +166,7 @@ def _tree(about: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `uns_of` stored in Python's own types; files have no place for None, so it is put back."""
 
     def filled(kind: type, own: Mapping[str, Any]) -> dict[str, Any]:
-        return {field.name: own.get(field.name) for field in fields(kind)}
+        return {field.name: own.get(field.name) for field in fields(kind) if field.init}
 
     tree = filled(Fit, _plain(about))
     kinds = {"settings": Settings, "asked": Settings, "certificate": Certificate}

@@ -10,17 +10,8 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.archive import (
-    StrPath,
-    check_numbers,
-    from_tree,
-    join_arrays,
-    making_whole,
-    read_archive,
-    split_arrays,
-    to_tree,
-    write_archive,
-)
+from log1pnmf._common import archive
+from log1pnmf._common.archive import StrPath, check_numbers
 from log1pnmf._common.arrays import Rows
 from log1pnmf._common.checks import check_choice, plural
 from log1pnmf.counts.counts import Counts
@@ -128,7 +119,7 @@ class DataFacts:
     @classmethod
     def of(cls, counts: Counts) -> DataFacts:
         """Look at counts."""
-        return cls(*counts.shape, counts.nnz, counts.total, counts.n_empty_rows, counts.n_empty_columns)
+        return cls(*counts.shape, counts.nnz, counts.total, *counts.n_empty)
 
     @property
     def mean_total(self) -> float:
@@ -668,26 +659,26 @@ class Fit:
         >>> bool((Fit.load(path).loadings == fit.loadings).all())
         True
         """
-        write_archive(path, *self.to_parts())
+        archive.write_archive(path, *self.to_parts())
 
     @classmethod
     def load(cls, path: StrPath) -> Fit:
         """Read a fit that `save` wrote to `path`, every bit of it; a ValueError if the file is damaged."""
-        parts = read_archive(path, kind=KIND)
-        with making_whole(f"{path} holds a fit", "save it again"):
+        parts = archive.read_archive(path, kind=KIND)
+        with archive.making_whole(f"{path} holds a fit", "save it again"):
             return cls.from_parts(*parts)
 
     def to_parts(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return the arrays of the fit by name, and all other values: the form in which files keep it."""
-        return split_arrays({"kind": KIND, **to_tree(self)})
+        return archive.split_arrays({"kind": KIND, **archive.to_tree(self)})
 
     @classmethod
     def from_parts(cls, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Fit:
         """Make a fit of the `arrays` and `metadata` that `to_parts` returned; every value is checked."""
-        tree = join_arrays(arrays, metadata)
+        tree = archive.join_arrays(arrays, metadata)
         names = [field.name for field in fields(cls)]
         if not tree.keys() >= set(names):
             raise ValueError(f"a fit must have {', '.join(sorted(set(names) - tree.keys()))}")
-        fit: Fit = from_tree(cls, {name: tree[name] for name in names})
+        fit: Fit = archive.from_tree(cls, {name: tree[name] for name in names})
         check_fit(fit)
         return fit

@@ -29,10 +29,10 @@ from log1pnmf._common.checks import (
     shown_after,
     warn,
 )
-from log1pnmf.counts.counts import Counts, SizesKind, check_size_factors
+from log1pnmf.counts.counts import Counts, SizesKind
 from log1pnmf.counts.features import repeated
 from log1pnmf.counts.splitting import split_counts
-from log1pnmf.engines.base import Engine, RowSolver
+from log1pnmf.engines.base import RowSolver
 from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import EngineKind, as_counts, check_memory, make_engine, resolve_engine
 from log1pnmf.model.batch_effects import first_effects
@@ -40,16 +40,26 @@ from log1pnmf.model.batches import Batches
 from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, update_dispersions
 from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise
 from log1pnmf.model.predict import score_parts
-from log1pnmf.model.problem import Array, Constraint, Problem, SizePrior
+from log1pnmf.model.problem import Array, Problem, SizePrior, Structure
 from log1pnmf.model.size_factors import WEIGHT
 
 from .callbacks import Callback
 from .checkpoint import CheckpointWriter, check_checkpoint, fingerprint, load_checkpoint
 from .fit import Certificate, Fit
-from .fixed_factors import constraint_of, structure_of
+from .fixed_factors import structure_of
 from .new_samples import project
 from .runs import LARGEST_STORED, Run, Runs
-from .settings import GIVEN, INITS, LARGEST_EXACT, InitKind, LikelihoodKind, NoiseKind, Settings
+from .settings import (
+    CHOICES,
+    GIVEN,
+    LARGEST_EXACT,
+    OTHERWISE,
+    InitKind,
+    LikelihoodKind,
+    NoiseKind,
+    Settings,
+    constraint_of,
+)
 from .solver import PATIENCE, STATIONARY, Iteration, largest_residual, problem_at, residual_at
 from .starts import check_start, continued_start, find_start
 from .summary import NOISES, note_on_sizes
@@ -61,7 +71,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # ---------- parameters as users pass them: settings, and what was given beside them
 
-SETTINGS = tuple(field.name for field in fields(Settings))
+SETTINGS = tuple(field.name for field in fields(Settings) if field.init)
 KNOWN = ("fixed_loadings", "fixed_factors", "mask")  # what may be known of factors
 FIRST = ("n_components", "c", "noise", "size_factors", "random_state", "n_jobs")
 PARAMETERS = tuple(dict.fromkeys((*FIRST, *SETTINGS, *KNOWN[1:], "verbose")))
@@ -75,7 +85,6 @@ class FoldParameters(TypedDict, total=False):
     likelihood: LikelihoodKind
     zeros_tol: float
     dispersion: DispersionKind | float | Numbers
-    batch_strength: float
     init: InitKind | tuple[Any, Any] | Fit
     row_solver: RowSolver
     max_iter: int
@@ -127,16 +136,16 @@ def checked(**parameters: Any) -> tuple[Settings, dict[str, Any]]:
         if name not in (*PARAMETERS, *SampleParameters.__annotations__, "checkpoint"):
             check_choice("a parameter of the fit", name, PARAMETERS)
         (values if name in SETTINGS else given)[name] = value
-    if "size_factors" in values:
-        check_size_factors(values["size_factors"])
-    if "init" in values and (values["init"] is None or isinstance(values["init"], str)):
-        check_choice("init", values["init"], INITS, otherwise="(loadings, factors) or a Fit")
+    for name in values.keys() & OTHERWISE.keys():
+        if values[name] is None or isinstance(values[name], str):
+            check_choice(name, values[name], CHOICES[name], otherwise=OTHERWISE[name])
+        else:
+            given[name], values[name] = values[name], GIVEN
     if isinstance(values.get("l1"), str):  # the settings have a number once it is chosen
         check_choice("l1", values["l1"], ("auto",), otherwise="a number")
         given["l1"] = values.pop("l1")
-    for name in ("size_factors", "dispersion", "init"):
-        if name in values and not isinstance(values[name], str):
-            given[name], values[name] = values[name], GIVEN
+        if any(given.get(name) is not None for name in KNOWN):
+            raise ValueError("l1='auto' chooses for factors of which nothing is known; pass a number")
     seed = given["random_state"] = values.get("random_state", Settings.random_state)
     whole = isinstance(seed, Integral) and not isinstance(seed, bool | np.bool_)
     settings = Settings(**{**values, "random_state": int(cast(int, seed)) if whole else None})
@@ -201,8 +210,8 @@ CONVERGED: dict[str, Any] = {"max_iter": 300, "tol": 1e-8}
 """Of the fits that choose a penalty: otherwise one would gain by further iterations."""
 
 
-def choose_noise(asked: Settings, counts: Counts, **given: Any) -> tuple[str, str]:
-    """Return the noise that predicts held-out counts better around the same means, and why.
+def choose_noise(asked: Settings, counts: Counts, **given: Any) -> tuple[Settings, str]:
+    """Return settings with the noise that predicts held-out counts better around the same means, and why.
 
     A Poisson fit of a few iterations to the counts that are not held out has the means, and dispersions are
     found for these. Takes no random number from the fit, and does not depend on its random state.
@@ -217,7 +226,7 @@ def choose_noise(asked: Settings, counts: Counts, **given: Any) -> tuple[str, st
     gain, deviation = _gain(nb, poisson)
     noise = "nb" if gain > deviation else "poisson"  # the simpler one, unless the other is clearly better
     better = f"{'worse' if gain < 0.0 else 'better'} by {abs(gain):,.0f} units of log-likelihood"
-    return noise, (
+    return asked.with_noise(noise), (
         f"noise='auto' took {NOISES[noise]} noise: held-out counts of {len(nb):,} samples were scored, "
         f"and negative binomial noise predicts them {better} (standard error {deviation:,.0f})"
     )
@@ -339,6 +348,9 @@ MOST_NAMED = 5  # features that a message about batches names
 
 LEAST_DEVIANCE = 1e-9  # deviance per count below which it is rounding error
 
+LARGEST_TOTAL = 1e9
+"""Total count of a sample up to which rounding errors of its log-likelihood stay below 1e-6."""
+
 POOR_APPROXIMATION = 0.02
 """Part of the log-likelihood by which the approximation may be off before a fit warns."""
 
@@ -422,37 +434,32 @@ def fit_counts(
     resume: StrPath | None = None,
 ) -> Fit:
     """Fit what is asked for: the one way in for all faces. `settings` and all others are as in `checked`."""
-    started, rng = time.perf_counter(), as_random(random_state)
-    asked = settings if init is None else replace(settings, init=GIVEN, n_init=1)
+    started, rng, progress, keep = time.perf_counter(), as_random(random_state), None, None
     loaded = None if resume is None else load_checkpoint(resume)
-    data, before = as_counts(counts, asked.engine), init if isinstance(init, Fit) else None
+    asked = settings if init is None else settings.having(init=GIVEN, n_init=1)
+    data = as_counts(counts, asked.engine)
     _check_enough(data, asked)
-    batches = None if batch is None else _batches(batch, asked, data, before)
-    chosen, choices = asked, []
-    parts = dict(zip(KNOWN, (fixed_loadings, fixed_factors, mask), strict=True))
-    known = None
+    batches = None if batch is None else _batches(batch, asked, data, init)
+    parts, known = dict(zip(KNOWN, (fixed_loadings, fixed_factors, mask), strict=True)), None
     if any(part is not None for part in parts.values()):
         known = structure_of(data, asked, **parts)
     sizes = data.size_factors(asked.size_factors if size_factors is None else size_factors)
+    chosen, choices = asked, list[str]()
     how: dict[str, Any] = {"size_factors": sizes, "batch": batch, "n_jobs": n_jobs}
     if asked.noise == "auto":
-        noise, why = choose_noise(asked, data, **how)
-        chosen, choices = asked.with_noise(noise), [why]
+        chosen, why = choose_noise(asked, data, **how)
+        choices.append(why)
     if l1 is not None:
-        if known is not None:
-            raise ValueError("l1='auto' chooses for factors of which nothing is known; pass a number")
         chosen, near, why = choose_l1(chosen, data, dispersion=dispersion, random_state=rng, **how)
-        asked, choices = replace(asked, l1=chosen.l1), [*choices, why]
-        init, before = (init, before) if near is None else (near, near)
+        asked, init = asked.having(l1=chosen.l1), init if near is None else near
+        choices.append(why)
     name = resolve_engine(asked.engine, data, asked.n_components, asked.row_solver)
-    settings = chosen.resolved(name, data)
     check_memory(name, data, asked.n_components, effective_threads(n_jobs))
-    constraint = settings.constraint if known is None else constraint_of(settings, known)
-    problem = _problem(settings, data, sizes, batches, dispersion=dispersion, before=before)
+    settings = chosen.resolved(name, data)
+    problem = _problem(settings, data, sizes, batches, dispersion=dispersion, init=init)
     start = None if init is None else given_start(init, problem, asked, random_state, n_jobs)
-    identity: dict[str, Any] = {}
-    if loaded is not None or checkpoint is not None:  # it reads all counts
-        identity = fingerprint(
+    if loaded is not None or checkpoint is not None:
+        identity = fingerprint(  # reads all counts
             settings,
             data,
             size_factors=[sizes],
@@ -461,32 +468,36 @@ def fit_counts(
             batch=problem.batches and [problem.batches.labels],
             known=known and [known.loadings, known.factors, known.mask],
         )
-    if loaded is not None:
-        loaded.check_same(identity)
-        rng, started = loaded.rng, started - loaded.seconds
-    keep = None if checkpoint is None else CheckpointWriter(checkpoint, identity, rng, started)
+        if loaded is not None:
+            loaded.check_same(identity)
+            progress, rng, started = loaded.progress, loaded.rng, started - loaded.seconds
+        if checkpoint is not None:
+            keep = CheckpointWriter(checkpoint, identity, rng, started)
     after = shown_after(verbose)
-    engine = make_engine(name, problem, n_jobs, row_solver=settings.row_solver, after=after)
-    how = {"settings": chosen, "n_jobs": n_jobs, "after": after}
-    run = Runs(
+    find: Any = {"settings": chosen, "given": start, "known": known, "n_jobs": n_jobs, "after": after}
+    runs = Runs(
         settings=settings,
-        engine=engine,
+        engine=make_engine(name, problem, n_jobs, row_solver=settings.row_solver, after=after),
         rng=rng,
-        start=partial(find_start, given=start, known=known, **how),
-        constraint=constraint,
+        start=partial(find_start, **find),
+        constraint=constraint_of(settings, known),
         callbacks=callbacks,
         after=after,
         keep=keep,
-    ).best(None if loaded is None else loaded.progress)
+    )
+    run, first = (None, 0) if progress is None else (progress.best, progress.restart)
+    for number in range(first, settings.n_init):
+        run = runs.follow(number, run, progress if number == first else None)
+        if run.stopped in ("interrupted", "callback"):
+            break
+    assert run is not None
     if keep is not None:
         keep.close()
-    problem = problem_at(problem, run.last)
-    fit, ended = run.as_fit(settings, problem, known=known), engine.with_problem(problem)
-    last: dict[str, Any] = {"asked": chosen, "constraint": constraint, "n_jobs": n_jobs}
+    last: dict[str, Any] = {"asked": chosen, "known": known, "n_jobs": n_jobs}
     try:
-        fit = _finished(fit, run, ended, **last)
+        fit = _finished(run, runs, **last)
     except KeyboardInterrupt:  # the fit is worth keeping without its last figures
-        fit = _finished(replace(fit, stopped="interrupted"), run, ended, **last)
+        fit = _finished(replace(run, stopped="interrupted"), runs, **last)
     return replace(
         fit,
         asked=asked,
@@ -497,9 +508,10 @@ def fit_counts(
 
 
 def _problem(
-    settings: Settings, counts: Counts, sizes: Array, batches: Batches | None, *, dispersion: Any, before: Any
+    settings: Settings, counts: Counts, sizes: Array, batches: Batches | None, *, dispersion: Any, init: Any
 ) -> Problem:
     """Return the problem with which a fit begins; an earlier fit gives the parameters it has found."""
+    before = init if isinstance(init, Fit) else None
     if dispersion is None and before is not None and len(before.factors) == counts.n_features:
         dispersion = before.dispersion
     if batches is not None and batches.n_batches == 1:
@@ -516,24 +528,29 @@ def _problem(
     return Problem(counts, sizes, settings.link, settings.zeros, noise, batches, prior)
 
 
-def _batches(batch: Any, asked: Settings, counts: Counts, before: Fit | None) -> Batches:
+def _batches(batch: Any, asked: Settings, counts: Counts, init: Any) -> Batches:
     """Return the batches with which a fit begins; their effects are those of an earlier fit, or 1."""
-    own = Batches.of(batch, counts.shape, asked.batch_strength, by_counts=asked.size_factors == "total")
-    known = None if before is None else before.batches
+    own = Batches.of(batch, counts.shape, by_counts=asked.size_factors == "total")
+    known = init.batches if isinstance(init, Fit) else None
     if known is not None and known.names == own.names and known.effects.shape == own.effects.shape:
         return replace(own, effects=known.effects)
     return own
 
 
-def check_any(counts: Counts) -> None:
-    """Refuse counts that are all zero."""
+def check_counts(counts: Counts) -> None:
+    """Refuse counts that are all zero, and totals so large that double precision loses digits."""
     if counts.nnz == 0:
         raise ValueError(f"counts are all zero (shape {counts.shape}): pass data with at least one count")
+    if (largest := float(counts.row_sums.max())) > LARGEST_TOTAL:
+        raise ValueError(
+            f"a sample must not have more than {LARGEST_TOTAL:.0e} counts in all, got {largest:.3g}, whose "
+            "log-likelihood would lose digits; leave it out, or divide all counts by the same number"
+        )
 
 
 def _check_enough(counts: Counts, asked: Settings) -> None:
     """Refuse counts that cannot be fitted, and warn where they are too few to tell the factors apart."""
-    check_any(counts)
+    check_counts(counts)
     if asked.fits_sizes and not counts.in_memory:
         raise ValueError(
             "size_factors='fit' needs counts in memory, but these are in chunks; load them, or use "
@@ -547,16 +564,16 @@ def _check_enough(counts: Counts, asked: Settings) -> None:
         )
 
 
-def _finished(
-    fit: Fit, run: Run, engine: Engine, *, asked: Settings, constraint: Constraint, n_jobs: int | None
-) -> Fit:
-    """Return a fit with its messages, KKT residual and certificate, and warn where it is not converged."""
-    settings, last, problem = fit.settings, run.last, engine.problem
+def _finished(run: Run, runs: Runs, *, asked: Settings, known: Structure | None, n_jobs: int | None) -> Fit:
+    """Return the fit of a run with messages, KKT residual and certificate; warn if it has not converged."""
+    settings, last = runs.settings, run.last
+    engine = runs.engine.with_problem(problem_at(runs.engine.problem, last))
+    problem, fit = engine.problem, run.as_fit(settings, engine.problem, known=known)
     messages = _about_data(problem.counts) + ([] if engine.note is None else [engine.note])
     if run.start != settings.init:
         messages.append(f"init={settings.init!r} chose the start {run.start!r}")
     if fit.stopped != "interrupted":
-        residual = residual_at(engine, last.loadings, last.factors, constraint=constraint)
+        residual = residual_at(engine, last.loadings, last.factors, constraint=runs.constraint)
         fit = replace(fit, kkt_residual=residual)
     if fit.stopped == "interrupted":
         messages.append(f"interrupted after {last.index} iterations: the fit has not converged")
@@ -690,7 +707,7 @@ def _about_data(counts: Counts) -> list[str]:
             "fitting (adata.var_names_make_unique())"
         )
         warn(messages[-1], UserWarning)
-    for n, what in ((counts.n_empty_rows, "samples"), (counts.n_empty_columns, "features")):
+    for n, what in zip(counts.n_empty, ("samples", "features"), strict=True):
         if n:
             messages.append(f"{what} without any count: {n}; they were given zeros")
     return messages

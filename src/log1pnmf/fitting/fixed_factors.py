@@ -23,18 +23,6 @@ from .solver import Point, alternate
 # ---------- what users know of factors beforehand
 
 
-def constraint_of(settings: Settings, known: Structure | None) -> Constraint:
-    """Return bounds and penalties of a fit, on the eta scale."""
-    if known is None:
-        return settings.constraint
-    return known.constraint(
-        settings.n_components,
-        l1=settings.l1,
-        mask_penalty=settings.mask_penalty,
-        alpha=settings.link.alpha,
-    )
-
-
 def parts_of_known(known: Structure, n_components: int) -> dict[str, Any]:
     """Return what a `Fit` keeps of it, beside its loadings and factors."""
     names, usual = known.names, usual_factor_names(n_components)

@@ -19,6 +19,7 @@ from log1pnmf.model.problem import Array, Problem
 
 from .anndata import as_fit
 from .fit import DataFacts, Fit, or_one
+from .settings import constraint_of
 from .solver import solve_side
 
 ROUNDS = 4  # how often factors are found in turns with dispersions and effects of batches
@@ -98,7 +99,7 @@ def _solved(fit: Fit, counts: Counts, n_jobs: int | None) -> tuple[Any, Array]:
     problem = Problem(counts, fit.size_factors, fit.link, None, noise, batches)
     level = problem.profile / or_one(loadings.mean(axis=0).sum())
     factors, converged = np.tile(level[:, None], (1, fit.n_components)), False
-    bounds = fit.settings.constraint.factors
+    bounds = constraint_of(fit.settings).factors
     for _ in range(1 if fit.dispersion is None and batches is None else ROUNDS):
         engine = make_engine("native", problem, n_jobs)
         factors, converged = solve_side(engine, "factors", factors, loadings, bounds=bounds, tol=TOLERANCE)

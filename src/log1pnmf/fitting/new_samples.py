@@ -21,14 +21,15 @@ from log1pnmf.counts.splitting import split_counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import as_counts, make_engine
 from log1pnmf.model.batch_effects import mean_sums
-from log1pnmf.model.batches import OTHER, Batches
+from log1pnmf.model.batches import OTHER, STRENGTH, Batches
 from log1pnmf.model.predict import BLOCK_ENTRIES, score_parts
-from log1pnmf.model.problem import KINDS, Array, Bounds, Problem, SizePrior
+from log1pnmf.model.problem import KINDS, Array, Bounds, Problem, SizePrior, bounds_of_loadings
 from log1pnmf.model.size_factors import WEIGHT, resized
 from log1pnmf.model.zeros import Quadratic
 
 from .fit import Fit, factor_shares, or_one, sample_shares, scale_of
 from .fixed_factors import known_columns
+from .settings import constraint_of
 from .solver import solve_side
 
 MOST_RESIZED, RESIZED_TOL = 50, 1e-9
@@ -451,21 +452,14 @@ class NewSamples:
         if fit.factor_kinds is None:
             if given is not None:
                 raise ValueError("fixed_loadings: no loadings were known when the model was fitted")
-            return settings.constraint.loadings
+            return constraint_of(settings).loadings
         kinds = np.array(fit.kinds)
         n_fixed = int(np.isin(kinds, KINDS[:2]).sum())
-        soft = (kinds == "mask") & (settings.mask_penalty < math.inf)
-        bounded = soft if settings.l1 == 0.0 else ~np.isin(kinds, ("loadings", "factors"))
-        upper = np.where(bounded, 1.0, math.inf)
-        if given is None:
-            return Bounds(upper=upper)
-        if given.shape[1] != n_fixed:
+        if given is not None and given.shape[1] != n_fixed:
             raise ValueError(
                 f"fixed_loadings must have {n_fixed} columns, as in the fit; got {given.shape[1]}"
             )
-        whole = np.full((len(given), fit.n_components), np.nan)
-        whole[:, :n_fixed] = given
-        return Bounds(np.nan_to_num(whole), np.where(np.isnan(whole), upper, whole))
+        return bounds_of_loadings(kinds, given, l1=settings.l1, mask_penalty=settings.mask_penalty)
 
     @cached_property
     def _used(self) -> NDArray[np.intp]:
@@ -494,7 +488,7 @@ def new_batches(fit: Fit, batch: Any, n_samples: int) -> Batches | None:
     known = fit.batches
     if known is None:
         empty = np.zeros(0, dtype=np.int32)
-        known = Batches(empty, np.ones((0, len(fit.factors))), fit.settings.batch_strength)
+        known = Batches(empty, np.ones((0, len(fit.factors))), STRENGTH)
     labels = [batch or OTHER] * n_samples if batch is None or isinstance(batch, str) else batch
     return known.for_samples(labels, n_samples)
 

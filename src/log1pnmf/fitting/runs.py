@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
@@ -176,10 +175,6 @@ class ParameterUpdate:
     dispersion: DispersionKind | None  # where dispersions are fitted
     effects: bool  # whether there are batches
 
-    def begin(self, engine: Engine) -> Problem:
-        """Return the problem with which the start is found, with the parameters there are."""
-        return engine.problem if self.zeros is None else self.zeros.begin(engine)
-
     def __call__(self, engine: Engine, at: Point, loss: float, *, index: int, final: bool) -> Update | None:
         """Return an update of the problem, None where the old one will do."""
         problem, here, gained = engine.problem, at.on_host(), 0.0
@@ -339,65 +334,42 @@ class Runs:
     after: float | None = None  # seconds until progress is shown; None: never
     keep: Callable[[Progress], None] | None = None  # called after every iteration
 
-    @cached_property
-    def update(self) -> AdaptiveUpdate | ParameterUpdate | None:
-        """What evaluates a point now and then, and changes the problem where that is due."""
+    # what evaluates a point now and then, and changes the problem where that is due
+    update: AdaptiveUpdate | ParameterUpdate | None = field(init=False)
+    first: Engine = field(init=False)  # with which starts are found
+
+    def __post_init__(self) -> None:
         settings, problem, zeros = self.settings, self.engine.problem, None
         if settings.likelihood == "adaptive" or settings.begins_adaptive(problem.counts):
             zeros = AdaptiveUpdate(settings.zeros_tol, ends_exact=settings.likelihood == "exact")
         sizes = self.constraint if settings.fits_sizes else None
         kind = settings.dispersion if settings.noise == "nb" else None
         dispersion = cast(DispersionKind, kind) if kind in get_args(DispersionKind) else None
-        if sizes is None and dispersion is None and problem.batches is None:
-            return zeros
-        return ParameterUpdate(settings.tol, zeros, sizes, dispersion, problem.batches is not None)
+        update: Any = zeros
+        if not (sizes is None and dispersion is None and problem.batches is None):
+            effects = problem.batches is not None
+            update = ParameterUpdate(settings.tol, zeros, sizes, dispersion, effects)
+        first = self.engine if zeros is None else self.engine.with_problem(zeros.begin(self.engine))
+        self.__dict__.update(update=update, first=first)
 
-    def best(self, resumed: Progress | None = None) -> Run:
-        """Run every start to its end, and return the one with the lowest objective."""
-        first, best = (0, None) if resumed is None else (resumed.restart, resumed.best)
-        begun: Progress | tuple[Engine, Point, str] | None = resumed
-        for number in range(first, self.settings.n_init):
-            engine, update, fresh = self.engine, self.update, None
-            try:
-                if begun is None:
-                    engine = engine if update is None else engine.with_problem(update.begin(engine))
-                    point, name = self.start(engine, self.rng, number)
-                    if update is not None:
-                        loss, _ = engine.evaluate(engine.problem.loadings_side, point.loadings, point.factors)
-                        fresh = update(engine, point, loss, index=0, final=False)
-                    if fresh is not None:
-                        engine, point = engine.with_problem(fresh.problem), fresh.point or point
-                    begun = engine, point, name
-                run = self._one(number, best, begun)
-            except KeyboardInterrupt:  # interrupted before this start had a result
-                if best is None:
-                    raise
-                return replace(best, stopped="interrupted")
-            if best is None or run.objective < best.objective:
-                best = run
-            if run.stopped in ("interrupted", "callback"):
-                return replace(best, stopped=run.stopped)
-            begun = None
-        if best is None:
-            raise ValueError("the checkpoint is beyond the last start; start again without resume")
-        return best
-
-    def _one(self, number: int, best: Run | None, begun: Progress | tuple[Engine, Point, str]) -> Run:
-        """Follow one start, or what is resumed, to its end; `best` is the best run of those before."""
+    def follow(self, number: int, best: Run | None = None, resumed: Progress | None = None) -> Run:
+        """Follow a start, or what is resumed, to its end; return the better of it and the best before."""
         settings, stopping, history = self.settings, Stopping(self.settings.tol), History()
-        last = None
-        if isinstance(begun, tuple):
-            engine, point, name = begun
-        else:  # what follows its last iteration is done first
-            last, name, history = begun.last, begun.start, History(begun.history)
-            stopping, point = replace(begun.stopping), Point(last.loadings, last.factors)
-            engine = self.engine.with_problem(problem_at(self.engine.problem, last))
         label = "fitting" + (f", start {number + 1} of {settings.n_init}" if settings.n_init > 1 else "")
         display = nullcontext() if self.after is None else ProgressBar(settings.max_iter, label, self.after)
-        with display as bar:
-            watchers: list[Callback] = [*self.callbacks, *([] if bar is None else [bar])]
-            try:
-                fresh, stopped = (None, None) if last is None else self._next(engine, last, stopping, history)
+        name, last, fresh, stopped, errors = "", None, None, None, None
+        try:
+            if resumed is None:
+                engine = self.first
+                point, name = self.start(engine, self.rng, number)
+                fresh = self._checked(engine, point)
+            else:  # what follows its last iteration is done first
+                last, name, history = resumed.last, resumed.start, History(resumed.history)
+                stopping, point = replace(resumed.stopping), Point(last.loadings, last.factors)
+                engine = self.engine.with_problem(problem_at(self.engine.problem, last))
+                fresh, stopped = self._next(engine, last, stopping, history)
+            with display as bar:
+                watchers: list[Callback] = [*self.callbacks, *([] if bar is None else [bar])]
                 while stopped is None:
                     seconds = 0.0 if last is None else last.seconds
                     if fresh is not None:
@@ -429,18 +401,27 @@ class Runs:
                     else:
                         assert last is not None
                         fresh, stopped = self._ended(engine_at(engine, last.effects), last)
-            except KeyboardInterrupt:
-                if last is None:
-                    raise
-                stopped = "interrupted"
-        assert last is not None
-        errors, engine = None, engine_at(engine, last.effects)
-        if stopped != "interrupted":
+            assert last is not None
+            engine = engine_at(engine, last.effects)
             errors = engine.zero_errors(last.loadings, last.factors)
             if engine.rounds_loss:
                 loss = engine.loss(last.loadings, last.factors)
                 last = replace(last, loss=loss, objective=last.objective - last.loss + loss)
-        return Run(last.on_host(), history.table(), stopped, errors, name)
+        except KeyboardInterrupt:
+            if last is None and best is None:  # there is no result
+                raise
+            stopped = "interrupted"
+        run = cast(Run, best) if last is None else Run(last.on_host(), history.table(), stopped, errors, name)
+        if best is None or run.objective < best.objective:
+            return run
+        return replace(best, stopped=stopped) if stopped in ("interrupted", "callback") else best
+
+    def _checked(self, engine: Engine, start: Point) -> Update | None:
+        """Return an update of the problem with which a start was found, None where it will do."""
+        if self.update is None:
+            return None
+        loss, _ = engine.evaluate(engine.problem.loadings_side, start.loadings, start.factors)
+        return self.update(engine, start, loss, index=0, final=False)
 
     def _next(
         self, engine: Engine, last: Iteration, stopping: Stopping, history: History, *, asked: bool = False

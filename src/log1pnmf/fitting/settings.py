@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from copy import copy
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from log1pnmf.engines.base import ROW_SOLVERS, RowSolver
 from log1pnmf.engines.registry import ENGINES
 from log1pnmf.model.dispersion import DispersionKind
 from log1pnmf.model.noise import ShiftedLog
-from log1pnmf.model.problem import FREE, Bounds, Constraint
+from log1pnmf.model.problem import FREE, Bounds, Constraint, Structure
 from log1pnmf.model.zeros import QUADRATICS, Quadratic, QuadraticKind, quadratic
 
 LikelihoodKind: TypeAlias = Literal["auto", "adaptive", "exact", QuadraticKind]
@@ -38,16 +38,17 @@ SMALLEST_C, LARGEST_C = 1e-9, 1e12  # beyond that double precision does not hold
 
 CHOICES = {
     "likelihood": LIKELIHOODS,
-    "size_factors": (*SIZE_FACTORS, GIVEN),
+    "size_factors": SIZE_FACTORS,
     "noise": NOISES,
-    "dispersion": (*get_args(DispersionKind), GIVEN),
-    "init": (*INITS, GIVEN),
+    "dispersion": get_args(DispersionKind),
+    "init": INITS,
     "row_solver": ROW_SOLVERS,
     "engine": ENGINES,
 }
-OTHERWISE = {"dispersion": "an array"}
+OTHERWISE = {"size_factors": "an array", "dispersion": "an array", "init": "(loadings, factors) or a Fit"}
+"""What users may give instead of a choice; it goes beside the settings."""
 WHOLE = ("n_components", "n_init", "max_iter")
-NUMBERS = ("l1", "mask_penalty", "tol", "zeros_tol", "batch_strength")
+NUMBERS = ("l1", "mask_penalty", "tol", "zeros_tol")
 
 SMALL, DENSE = 2e6, 0.25
 """Entries up to which, and part of them that is not zero from which, visiting all of them costs little."""
@@ -68,7 +69,6 @@ class Settings:
     size_factors: str = "total"
     noise: str = "poisson"
     dispersion: str = "feature"
-    batch_strength: float = 10.0
     init: str = "auto"
     n_init: int = 1
     l1: float = 0.0
@@ -78,14 +78,20 @@ class Settings:
     tol: float = 1e-9
     engine: str = "auto"
     random_state: int | None = 0
+    link: ShiftedLog = field(init=False, repr=False, compare=False)
+    # whether size factors are fitted; at c = inf loadings make up for any size
+    fits_sizes: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
-            check_choice(name, getattr(self, name), choices, otherwise=OTHERWISE.get(name, ""))
+            if name not in OTHERWISE or getattr(self, name) != GIVEN:
+                check_choice(name, getattr(self, name), choices, otherwise=OTHERWISE.get(name, ""))
         for name in WHOLE:  # plain numbers, so that settings compare and go into files
             check_whole(name, getattr(self, name), least=1)
             object.__setattr__(self, name, int(getattr(self, name)))
-        object.__setattr__(self, "c", self.link.c)
+        link = ShiftedLog(self.c)
+        fits_sizes = self.size_factors == "fit" and not link.is_identity
+        self.__dict__.update(c=link.c, link=link, fits_sizes=fits_sizes)
         if not (SMALLEST_C <= self.c <= LARGEST_C or self.link.is_identity):
             raise ValueError(
                 f"c must be between {SMALLEST_C:.0e} and {LARGEST_C:.0e}, or inf, got {self.c:g}: "
@@ -99,11 +105,6 @@ class Settings:
             raise ValueError(
                 "likelihood='adaptive' needs row_solver='newton', got 'coordinate', the paper's solver; use "
                 "likelihood='exact', 'chebyshev' or 'taylor' with it"
-            )
-        if self.batch_strength == 0:
-            raise ValueError(
-                "batch_strength must be above 0: without a prior, a feature that a batch has not "
-                "seen would have the effect 0; use a small number, such as 0.1"
             )
         if self.row_solver != "newton" and self.engine not in ("auto", "native"):
             raise ValueError(
@@ -129,32 +130,22 @@ class Settings:
 
     def with_noise(self, noise: str) -> Settings:
         """Return the same with a noise that was chosen; dispersions are those of "nb" only."""
-        return self._with(noise=noise, dispersion=self.dispersion if noise == "nb" else "feature")
+        return self.having(noise=noise, dispersion=self.dispersion if noise == "nb" else "feature")
 
-    def _with(self, **chosen: str) -> Settings:
+    def having(self, **chosen: Any) -> Settings:
         """Return the same with values that a fit has chosen itself; they are not checked again."""
         other = copy(self)
         other.__dict__.update(chosen)
         return other
 
-    @property
-    def link(self) -> ShiftedLog:
-        """The link function."""
-        return ShiftedLog(self.c)
-
-    @property
-    def fits_sizes(self) -> bool:
-        """Whether size factors are fitted; at c = inf loadings make up for any size."""
-        return self.size_factors == "fit" and not self.link.is_identity
-
     def resolved(self, engine: str, counts: Counts) -> Settings:
         """Replace every "auto" by what it stands for, for these counts and a resolved engine."""
-        here = self._with(engine=engine)
+        here = self.having(engine=engine)
         if self.link.is_identity and self.noise == "poisson":
-            return here._with(likelihood="exact")  # at sparse cost
+            return here.having(likelihood="exact")  # at sparse cost
         if self.likelihood != "auto":
             return here
-        return here._with(likelihood="adaptive" if here.why_exact(counts) is None else "exact")
+        return here.having(likelihood="adaptive" if here.why_exact(counts) is None else "exact")
 
     def why_exact(self, counts: Counts) -> str | None:
         """Describe why "auto" visits every zero of `counts`; None where it does not. Of a resolved engine."""
@@ -179,11 +170,15 @@ class Settings:
         """What replaces ``expm1`` at zero counts at first; None visits them. Of resolved settings."""
         return quadratic(self.link, self.likelihood) if self.likelihood in QUADRATICS else None
 
-    @property
-    def constraint(self) -> Constraint:
-        """Bounds and penalties on the eta scale; with a penalty loadings are at most 1, to fix the scale."""
-        if self.l1 == 0.0:
-            return FREE
-        penalty = np.full(self.n_components, self.l1 * self.link.alpha)
-        penalty[0] = 0.0  # of the baseline
-        return Constraint(Bounds(upper=1.0), Bounds(penalty=penalty))
+
+def constraint_of(settings: Settings, known: Structure | None = None) -> Constraint:
+    """Return bounds and penalties of a fit, on the eta scale; with a penalty loadings are at most 1."""
+    alpha = settings.link.alpha
+    if known is not None:
+        how: Any = {"l1": settings.l1, "mask_penalty": settings.mask_penalty, "alpha": alpha}
+        return known.constraint(settings.n_components, **how)
+    if settings.l1 == 0.0:
+        return FREE
+    penalty = np.full(settings.n_components, settings.l1 * alpha)
+    penalty[0] = 0.0  # of the baseline
+    return Constraint(Bounds(upper=1.0), Bounds(penalty=penalty))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.arrays import column_max, column_means, extrapolated, like, on_host
+from log1pnmf._common.arrays import column_max, column_sums, extrapolated, like, on_host
 from log1pnmf.engines.base import Engine, HalfStep, PairSide, RowSolver
 from log1pnmf.model.batch_effects import update_effects
 from log1pnmf.model.batches import LARGEST_EFFECT, Batches
@@ -442,12 +442,9 @@ def alternate(
 def residual_at(engine: Engine, loadings: Array, factors: Array, *, constraint: Constraint = FREE) -> float:
     """KKT residual of a point (`log1pnmf.model.objective.kkt_residual`); both sides are evaluated."""
     problem = engine.problem
-    of_factors = engine.evaluate(problem.factors_side, factors, loadings)
-    of_loadings = engine.evaluate(problem.loadings_side, loadings, factors)
-    steps: dict[PairSide, HalfStep] = {
-        "loadings": HalfStep(loadings, *of_loadings, 0.0, 0),
-        "factors": HalfStep(factors, *of_factors, 0.0, 0),
-    }
+    of_factors = HalfStep(factors, *engine.evaluate(problem.factors_side, factors, loadings), 0.0, 0)
+    of_loadings = HalfStep(loadings, *engine.evaluate(problem.loadings_side, loadings, factors), 0.0, 0)
+    steps: dict[PairSide, HalfStep] = {"loadings": of_loadings, "factors": of_factors}
     return _residual(problem, constraint, Point(loadings, factors), steps)
 
 
@@ -536,7 +533,7 @@ class _Trail:
         if bounded.any():
             size[bounded] = column_max(pair.loadings)[bounded]
         if free.any():
-            means = column_means(pair.loadings, pair.factors)
+            means = (on_host(column_sums(side)) / side.shape[0] for side in (pair.loadings, pair.factors))
             size[free], target[free] = (mean[free] for mean in means)
         by, used = np.ones(len(size)), (size > 0.0) & (target > 0.0)
         by[used] = size[used] / target[used]

@@ -36,9 +36,9 @@ from log1pnmf.model.problem import FREE, Constraint, Problem, Structure
 from log1pnmf.model.zeros import quadratic
 
 from .fit import Fit, arranged, scale_of, scaled
-from .fixed_factors import beside_known, constraint_of, numbers_of, settled, within
+from .fixed_factors import beside_known, numbers_of, settled, within
 from .runs import AdaptiveUpdate, Runs
-from .settings import GIVEN, INITS, Settings
+from .settings import GIVEN, INITS, Settings, constraint_of
 from .solver import Extrapolation, Point, Stopping, alternate, engine_at, finds_effects
 
 # ---------- where a fit starts
@@ -375,7 +375,7 @@ def sampled_start(
         rng=rng,
         start=lambda part, rng, _: find_start(part, rng, number, settings=settings, known=here, **how),
         constraint=constraint_of(own, here),
-    ).best()
+    ).follow(0)
     pair = Point(run.last.loadings, run.last.factors)
     return spread(engine, pair, constraint_of(settings, known)), run.start
 

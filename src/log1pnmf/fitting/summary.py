@@ -206,8 +206,7 @@ def model_facts(fit: Fit) -> Iterator[tuple[str, str]]:
     yield "size factors", str(settings.size_factors)
     if fit.batches is not None:
         low, high = np.quantile(fit.batches.effects, (0.05, 0.95))
-        pull = f"pulled to 1 by {settings.batch_strength:g} counts"
-        yield "batches", f"{fit.batches.n_batches}, 90% of their effects in {low:.2g} to {high:.2g}, {pull}"
+        yield "batches", f"{fit.batches.n_batches}, 90% of their effects in {low:.2g} to {high:.2g}"
     if settings.l1 > 0:
         yield "penalty", f"l1 = {settings.l1:g} on all factors but the baseline (factor 0), loadings <= 1"
     if fit.factor_kinds is not None:

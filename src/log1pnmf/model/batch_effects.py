@@ -119,7 +119,7 @@ def mean_sums(model: Problem, loadings: Array, factors: Array) -> Array:
     if link.is_identity:
         return np.asarray((batches.members(sizes) @ loadings) @ factors.T)
     members, total = batches.members(model.exposure).tocsc(), np.zeros(batches.effects.shape)
-    for block in _blocks(model):
+    for block in dense_blocks(model.counts.shape, BLOCK_BYTES / 48):
         eta = loadings[block] @ factors.T
         means = link.em(eta)
         if zeros is not None:
@@ -128,10 +128,6 @@ def mean_sums(model: Problem, loadings: Array, factors: Array) -> Array:
             means = np.where(approximated, zeros.constant + eta * (own.a1 + own.a2 * eta), means)
         total += members[:, block] @ means
     return total
-
-
-def _blocks(model: Problem) -> list[slice]:
-    return list(dense_blocks(model.counts.shape, BLOCK_BYTES / (8 * 6)))
 
 
 def _levelled(logs: Array, weights: Array) -> Array:
@@ -193,7 +189,7 @@ def dispersed_sums(model: Problem, effects: Array, loadings: Array, factors: Arr
     assert isinstance(noise, NegativeBinomial)
     phi, members = noise.dispersion, batches.members().tocsc()
     sums = np.zeros((3, *batches.effects.shape))
-    for block in _blocks(model):
+    for block in dense_blocks(model.counts.shape, BLOCK_BYTES / 48):
         means = model.size_factors[block, None] * model.link.mean(loadings[block] @ factors.T)
         means *= effects[batches.labels[block]]
         y, ratio = model.counts.by_row.to_dense(block), 1.0 / (1.0 + phi * means)

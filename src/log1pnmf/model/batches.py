@@ -23,6 +23,7 @@ from log1pnmf.counts.passes import ChunkedCounts
 
 Array = NDArray[np.float64]
 
+STRENGTH = 10.0  # of the prior, in counts
 LARGEST_EFFECT = 1e9  # effects stay between its inverse and itself
 OTHER = "(other)"  # name of the batch of new samples that are of no known batch: without effects
 MOST_STEPS, PRECISION = 200, 1e-14
@@ -65,7 +66,9 @@ class Batches:
         object.__setattr__(self, "names", names)
 
     @classmethod
-    def of(cls, given: Any, shape: tuple[int, int], strength: float, *, by_counts: bool = True) -> Batches:
+    def of(
+        cls, given: Any, shape: tuple[int, int], strength: float = STRENGTH, *, by_counts: bool = True
+    ) -> Batches:
         """Make batches of a label for every sample, without effects so far; numbered as they appear."""
         labels = batch_labels(given, shape[0])
         names = tuple(dict.fromkeys(labels))

@@ -7,13 +7,12 @@ puts it back, so that the sum of losses + constant is the full negative log-like
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.counts.compress import SparseRows, dense_blocks
+from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts
 
 from .noise import POISSON, Noise, ShiftedLog
@@ -86,7 +85,7 @@ def log_likelihood(
 def negative_log_likelihood(problem: Problem, loadings: Array, factors: Array) -> float:
     """Objective of `problem` on the eta scale, entry by entry; constants included, penalty excluded."""
     total, rows = problem.constant, problem.counts.by_row
-    for block in _row_blocks(rows):
+    for block in dense_blocks(rows.shape, BLOCK_BYTES / 64):
         zeros = None if problem.zeros is None else problem.zeros.of_samples(block)
         eta, t = loadings[block] @ factors.T, exposure_of(problem, block)
         own = entry_loss(rows.to_dense(block), eta, t, problem.link, zeros, noise=problem.noise)
@@ -104,18 +103,13 @@ def gradients(problem: Problem, loadings: Array, factors: Array) -> tuple[Array,
     """Gradient of `negative_log_likelihood` in the loadings and in the factors, on the eta scale."""
     rows = problem.counts.by_row
     gradient_loadings, gradient_factors = np.zeros_like(loadings), np.zeros_like(factors)
-    for block in _row_blocks(rows):
+    for block in dense_blocks(rows.shape, BLOCK_BYTES / 64):
         y, t = rows.to_dense(block), exposure_of(problem, block)
         zeros = None if problem.zeros is None else problem.zeros.of_samples(block)
         slope = entry_gradient(y, loadings[block] @ factors.T, t, problem.link, zeros, noise=problem.noise)
         gradient_loadings[block] = slope @ factors
         gradient_factors += slope.T @ loadings[block]
     return gradient_loadings, gradient_factors
-
-
-def _row_blocks(rows: SparseRows) -> Iterator[slice]:
-    """Slices of rows for which eight dense arrays fit in `BLOCK_BYTES`."""
-    return dense_blocks(rows.shape, BLOCK_BYTES / 64)
 
 
 # ---------- how far a point is from an optimum

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -135,33 +134,27 @@ class Problem:
     batches: Batches | None = None  # how well each batch of samples captures every feature
     size_prior: SizePrior | None = None  # where size factors are fitted
     exposure: NDArray[np.float64] = field(init=False)  # (n,): of the samples, batches apart
+    likelihood: Likelihood = field(init=False)  # how zero counts are treated
+    cost: float = field(init=False)  # of the model's own parameters, beside those of loadings and factors
 
     def __post_init__(self) -> None:
         size_factors = np.ascontiguousarray(self.size_factors, dtype=np.float64)
         object.__setattr__(self, "size_factors", size_factors)
         object.__setattr__(self, "exposure", self.link.exposure_scale * size_factors)
-        if self.link.is_identity and self.noise.zero_loss_is_mean:
+        if exact := self.link.is_identity and self.noise.zero_loss_is_mean:
             object.__setattr__(self, "zeros", EXACT_FOR_IDENTITY)
-
-    @property
-    def cost(self) -> float:
-        """What the model's own parameters cost in the objective, beside loadings and factors."""
+        kind: Likelihood = "adaptive" if isinstance(self.zeros, AdaptiveZeros) else "approximate"
+        object.__setattr__(self, "likelihood", "exact" if exact or self.zeros is None else kind)
         cost = self.noise.cost + (0.0 if self.batches is None else self.batches.cost)
         prior = self.size_prior
-        return cost + (0.0 if prior is None else float(prior.costs(self.size_factors).sum()))
+        cost += 0.0 if prior is None else float(prior.costs(size_factors).sum())
+        object.__setattr__(self, "cost", cost)
 
     @property
     def profile(self) -> Array:
         """Eta of every feature at its mean rate."""
         rates = self.counts.by_column.row_sums() / self.size_factors.sum()
         return self.link.link(rates) / self.link.alpha
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """How zero counts are treated."""
-        if self.zeros is None or (self.link.is_identity and self.noise.zero_loss_is_mean):
-            return "exact"
-        return "adaptive" if isinstance(self.zeros, AdaptiveZeros) else "approximate"
 
     @cached_property
     def loadings_side(self) -> Side:
@@ -259,48 +252,10 @@ class Bounds:
             tables.append(np.ascontiguousarray(np.broadcast_to(values, (len(values), n_components))))
         return tables[0], tables[1], tables[2]
 
-    @property
-    def differs(self) -> bool:
-        """Whether rows differ in their bounds or penalties."""
-        return any(len(np.atleast_2d(getattr(self, name))) > 1 for name in NUMBERS)
-
-    @property
-    def held(self) -> NDArray[np.bool_]:
-        """Which entries are constants, because both bounds are the same: K or rows x K, or one for all."""
-        return np.asarray(np.equal(self.lower, self.upper))
-
     def of_rows(self, rows: Any) -> Bounds:
         """Return the bounds of some rows: a slice or their numbers."""
-        if not self.differs:
-            return self
         values = (np.asarray(getattr(self, name)) for name in NUMBERS)
         return Bounds(*(one[rows] if one.ndim > 1 and len(one) > 1 else one for one in values))
-
-    @property
-    def kinds(self) -> tuple[Bounds, NDArray[np.int32] | None, tuple[int, ...]]:
-        """Bounds of each kind of rows, the kind of every row, and the columns that are constants.
-
-        Such a column has no bounds here. The kind of a row is None where all rows are of one kind.
-        """
-        if not self.differs:
-            return self, None, ()
-        held = np.all(np.atleast_2d(self.held), axis=0).reshape(-1)
-        lower, upper, penalty = self.tables(len(held))
-        free = [np.where(held, 0.0, lower), np.where(held, math.inf, upper), penalty]
-        n_rows = max(map(len, free))
-        every = np.hstack([np.broadcast_to(one, (n_rows, len(held))) for one in free])
-        found, kind = np.unique(every, axis=0, return_inverse=True)
-        own = None if len(found) == 1 else kind.reshape(-1).astype(np.int32)
-        return Bounds(*np.split(found, 3, axis=1)), own, tuple(int(k) for k in np.flatnonzero(held))
-
-    def holding(self, values: Array, columns: Sequence[int]) -> Bounds:
-        """Return the bounds that keep some columns as they are."""
-        if not columns:
-            return self
-        lower, upper = (np.broadcast_to(one, values.shape).copy() for one in self.tables(values.shape[1])[:2])
-        for bound in (lower, upper):
-            bound[:, columns] = values[:, columns]
-        return Bounds(lower, upper, self.penalty)
 
     def cost(self, values: Any) -> float:
         """Sum the penalties of all entries."""
@@ -375,6 +330,20 @@ KINDS = ("loadings", "pattern", "factors", "mask")
 FREE_KIND = "free"
 
 
+def bounds_of_loadings(
+    kinds: NDArray[np.str_], known: Array | None, *, l1: float, mask_penalty: float
+) -> Bounds:
+    """Return the bounds of loadings; those that are `known`, of the first factors, are constants."""
+    soft = 0.0 < mask_penalty < math.inf
+    bounded = (kinds == "mask") & soft if l1 == 0.0 else ~np.isin(kinds, ("loadings", "factors"))
+    upper = np.where(bounded, 1.0, math.inf)
+    if known is None or not known.size:
+        return Bounds(upper=upper)
+    every = np.full((len(known), len(kinds)), np.nan)
+    every[:, : known.shape[1]] = known
+    return Bounds(np.nan_to_num(every), np.where(np.isnan(every), upper, every))
+
+
 @dataclass(frozen=True, eq=False)
 class Structure:
     """Factors of which something is known. They come first, in this order, and free ones follow."""
@@ -413,14 +382,7 @@ class Structure:
         penalty = np.where(kinds == "factors", 0.0, l1 * alpha)
         if l1 > 0.0 and (baseline := self._baseline(kinds)) is not None:
             penalty[baseline] = 0.0
-        soft = 0.0 < mask_penalty < math.inf
-        bounded = (kinds == "mask") & soft if l1 == 0.0 else kinds != "factors"
-        upper = np.where(bounded, 1.0, math.inf)
-        loadings = Bounds(upper=upper if bounded.any() else math.inf)
-        if self.loadings.size:
-            every = np.full((len(self.loadings), n_components), np.nan)
-            every[:, : self.loadings.shape[1]] = self.loadings
-            loadings = Bounds(np.nan_to_num(every), np.where(np.isnan(every), upper, every))
+        loadings = bounds_of_loadings(kinds, self.loadings, l1=l1, mask_penalty=mask_penalty)
         return Constraint(loadings, self._of_factors(kinds, penalty, mask_penalty * alpha, alpha))
 
     def _of_factors(self, kinds: NDArray[np.str_], penalty: Array, outside: float, alpha: float) -> Bounds:

@@ -168,16 +168,12 @@ def _scaled(sizes: Array, before: Array, counted: Any, free: bool) -> Array:
     return np.where(counted, by * sizes, before)
 
 
-def _blocks(problem: Problem) -> Any:
-    return dense_blocks(problem.counts.shape, BLOCK_BYTES / (8 * 10))
-
-
 def _values(problem: Problem, loadings: Array, factors: Array, bounds: Bounds) -> Array:
     """Objective of every sample but for a constant."""
     assert problem.size_prior is not None
     penalties = bounds.tables(loadings.shape[1])[2] * loadings
     values = problem.size_prior.costs(problem.size_factors) + penalties.sum(axis=1)
-    for rows in _blocks(problem):
+    for rows in dense_blocks(problem.counts.shape, BLOCK_BYTES / 80):
         y, t = problem.counts.by_row.to_dense(rows), exposure_of(problem, rows)
         eta = loadings[rows] @ factors.T
         losses = problem.noise.loss(y, t * problem.link.em(eta))
@@ -200,7 +196,8 @@ def _with_zeros(zeros: Zeros, rows: slice, y: Array, eta: Array, t: Array, *exac
 
 def _newton(problem: Problem, loadings: Array, factors: Array, bounds: Bounds) -> _Step:
     """Find Newton's step, in blocks of samples."""
-    parts = [_newton_of(problem, rows, loadings[rows], factors, bounds) for rows in _blocks(problem)]
+    blocks = dense_blocks(problem.counts.shape, BLOCK_BYTES / 80)
+    parts = [_newton_of(problem, rows, loadings[rows], factors, bounds) for rows in blocks]
     return _Step(*map(np.concatenate, zip(*parts, strict=True)))
 
 

@@ -391,10 +391,5 @@ def label_points(ax: Axes, names: Sequence[str], x: Array, y: Array) -> list[Tex
 
 def _overlapping(texts: Sequence[Text], padding: float = 0.0) -> bool:
     """Whether any two texts overlap, or are less than `padding` pixels apart from left to right."""
-    return any(
-        one.x0 < other.x1 + padding
-        and other.x0 < one.x1 + padding
-        and one.y0 < other.y1
-        and other.y0 < one.y1
-        for one, other in combinations([text.get_window_extent() for text in texts], 2)
-    )
+    boxes = combinations([text.get_window_extent() for text in texts], 2)
+    return any(one.padded(padding, 0.0).overlaps(other) for one, other in boxes)

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 # ---------- volcano plot: effects of a factor on features against their p-values
 
-Array = NDArray[np.float64]
-
 MOST_CERTAIN = 50.0  # height at which points end: a p-value of 1e-50
 
 
@@ -152,7 +150,7 @@ def factor_scatter(
     return ax
 
 
-def _extremes(x: Array, y: Array, n_labels: int) -> NDArray[np.intp]:
+def _extremes(x: canvas.Array, y: canvas.Array, n_labels: int) -> NDArray[np.intp]:
     """Return features largest in x, in y and in both, in turns, so that the first are of all three kinds."""
     right, up = x / (x.max() or 1.0), y / (y.max() or 1.0)
     scores = (right - up, up - right, np.minimum(right, up))
@@ -202,7 +200,7 @@ def top_features(
     return draw(fit, dict(zip(chosen, top, strict=True)), ranking.log2_fold_change, figure)
 
 
-def _draw_bars(fit: Fit, top: dict[int, Any], change: Array, figure: Any) -> Any:
+def _draw_bars(fit: Fit, top: dict[int, Any], change: canvas.Array, figure: Any) -> Any:
     """Draw a panel for each factor."""
     tallest = max(map(len, top.values()), default=1)
     figure, panels = canvas.panels_in(figure, len(top), PANELS_PER_ROW, (1.85, 0.55 + 0.155 * tallest))
@@ -223,7 +221,7 @@ def _draw_bars(fit: Fit, top: dict[int, Any], change: Array, figure: Any) -> Any
     return figure
 
 
-def _draw_heat_map(fit: Fit, top: dict[int, Any], change: Array, figure: Any) -> Any:
+def _draw_heat_map(fit: Fit, top: dict[int, Any], change: canvas.Array, figure: Any) -> Any:
     """Draw one table of the features of all factors."""
     features = np.array(list(dict.fromkeys(int(j) for part in top.values() for j in part)), dtype=np.intp)
     values = np.maximum(change[features][:, list(top)], 0.0)

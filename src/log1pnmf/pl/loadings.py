@@ -11,7 +11,6 @@ from matplotlib.collections import EllipseCollection
 from matplotlib.colors import LinearSegmentedColormap, Normalize, to_rgba
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Patch
-from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf.analysis.groups import (
@@ -22,7 +21,6 @@ from log1pnmf.analysis.groups import (
     factor_colors,
     group_means,
     point_colors,
-    read_groups,
     read_labels,
     sections_of,
 )
@@ -209,7 +207,7 @@ SPREAD = 0.55  # height that the groups of one factor share
 MOST_COMPARISONS = 6  # that are drawn with intervals
 MOST_OF_ALL = 40  # of more comparisons, those with a significant difference are drawn
 MOST_LABELS = 250  # rows of a map with names
-TEXTS = ("factor", "group", "reference", "within", "relative_to")  # columns of the table that are no numbers
+TEXTS = ("factor", "group", "reference", "within", "relative_to", "rivals")  # no numbers
 
 
 @drawing
@@ -350,8 +348,6 @@ def _usage_of(source: Any, key: str | None) -> tuple[dict[str, np.ndarray], dict
 
 # ---------- plots of loadings: sample by sample, and by group
 
-Array = NDArray[np.float64]
-
 PIXELS = (400, 2400)  # of a structure plot: enough for print
 ROWS_OF_LEGEND = 16
 
@@ -411,7 +407,7 @@ def structure(
     return ax
 
 
-def draw_structure(ax: Axes, values: Array, arrangement: Arrangement, colors: Sequence[Any]) -> None:
+def draw_structure(ax: Axes, values: canvas.Array, arrangement: Arrangement, colors: Sequence[Any]) -> None:
     """Draw stacked bars, already in order, as one picture; below it, the numbers that they are sorted by."""
     tallest = float(values.sum(axis=1).max(initial=0.0)) or 1.0
     parts = [(start, stop) for _, start, stop in arrangement.spans]
@@ -447,7 +443,7 @@ def name_groups(ax: Axes, arrangement: Arrangement, groupby: Any = None) -> None
         canvas.label_below(ax, names, places.mean(axis=1))
 
 
-def _places_of_bars(arrangement: Arrangement) -> Array:
+def _places_of_bars(arrangement: Arrangement) -> canvas.Array:
     """Return where the bars of every group start and stop."""
     return canvas.group_places([stop - start for _, start, stop in arrangement.spans])
 
@@ -473,7 +469,7 @@ def loadings_by_group(
 ) -> Axes:
     """Draw the mean loading of each factor in each group, as a heat map."""
     fit = fit_to_draw(source, key=key)
-    groups = read_groups(source, groupby)
+    groups = read_labels(source, groupby, scale=False)
     means = group_means(fit.loadings, groups)
     ax = axes_or_new(ax, (1.9 + 0.42 * fit.n_components, 0.9 + 0.27 * len(groups.names)))
     image = canvas.heat_map(ax, means, "Blues", (0.0, max(float(means.max()), 1e-300)))

@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf.analysis.grid import Setting
@@ -24,15 +23,13 @@ from log1pnmf.fitting.fit import SWEEP
 from log1pnmf.fitting.summary import levelled
 
 from . import canvas
-from .canvas import INK, axes_or_new, caption, drawing, figure_or_new, fit_to_draw, result_in, tidy
+from .canvas import INK, Array, axes_or_new, caption, drawing, figure_or_new, fit_to_draw, result_in, tidy
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
 # ---------- curves: the objective by iteration, and what changes with c
-
-Array = NDArray[np.float64]
 
 # columns of the table of a sweep, and how they are called in plots
 MEASURES = {

@@ -126,67 +126,58 @@ def _other_starts(one: Fit, fits: Sequence[Fit]) -> list[Fit]:
     ]
 
 
+# what is measured of every fit, and what it means; the first four where there are groups
+OF_GROUPS = {
+    "Groups that use a factor": "mean loading at least half of the highest group's; mean over factors",
+    "Factors used by one group": "and by no other",
+    "Groups per factor": "effective number (exp of the entropy of mean loadings by group), mean over factors",
+    "Strongest factor predicts the group": "adjusted mutual information of group and strongest factor that "
+    "not all samples share; 1 if one determines the other",
+}
+OF_SAMPLES = {
+    "Factors per sample": "effective number (exp of the entropy of a sample's shares of the signal), mean "
+    "over samples",
+    "Share of the strongest factor": "in the signal of a sample, mean over samples; 1 if every sample has a "
+    "single factor",
+    "Correlation of factors": "mean absolute Spearman correlation between the weights of two factors",
+    "Sparsity of factors": "Hoyer, mean over factors; 1 if a factor is a single feature",
+    "Sparsity of loadings": "Hoyer, mean over factors; 1 if a single sample has the factor",
+}
+
+
 def _measure_both(finite: Sequence[Fit], additive: Sequence[Fit], groups: Groups | None) -> list[Measure]:
     """Measure the first fit of each; the others of the same setting show the differences between starts."""
-    tables = [[_measured(one, groups) for one in several] for several in (finite, additive)]
+    tables = [
+        zip(*(_measured(one, groups) for one in several), strict=True) for several in (finite, additive)
+    ]
     known = max(len(finite), len(additive)) > 1
+    texts = (OF_GROUPS | OF_SAMPLES if groups is not None else OF_SAMPLES).items()
     measures = []
-    for name, (meaning, _) in tables[0][0].items():
-        values = [[table[name][1] for table in several] for several in tables]
-        apart = max(max(several) - min(several) for several in values) if known else None
-        measures.append(Measure(name, meaning, values[0][0], values[1][0], between_starts=apart))
+    for (name, meaning), *both in zip(texts, *tables, strict=True):
+        apart = max(max(values) - min(values) for values in both) if known else None
+        measures.append(Measure(name, meaning, both[0][0], both[1][0], between_starts=apart))
     return measures
 
 
-def _measured(one: Fit, groups: Groups | None) -> dict[str, tuple[str, float]]:
-    """Return meaning and value of every measure of a fit, by name."""
+def _measured(one: Fit, groups: Groups | None) -> list[float]:
+    """Return every measure of a fit."""
     share = metrics.shares(one)
-    return (_measured_groups(one, groups) if groups is not None else {}) | {
-        "Factors per sample": (
-            "effective number (exp of the entropy of a sample's shares of the signal), mean over samples",
-            _mean_positive(metrics.effective_factors(share)),
-        ),
-        "Share of the strongest factor": (
-            "in the signal of a sample, mean over samples; 1 if every sample has a single factor",
-            _mean_positive(share.max(axis=1)),
-        ),
-        "Correlation of factors": (
-            "mean absolute Spearman correlation between the weights of two factors",
-            metrics.factor_correlation(one.factors),
-        ),
-        "Sparsity of factors": (
-            "Hoyer, mean over factors; 1 if a factor is a single feature",
-            float(metrics.hoyer(one.factors).mean()),
-        ),
-        "Sparsity of loadings": (
-            "Hoyer, mean over factors; 1 if a single sample has the factor",
-            float(metrics.hoyer(one.loadings).mean()),
-        ),
-    }
-
-
-def _measured_groups(one: Fit, groups: Groups) -> dict[str, tuple[str, float]]:
+    own = [
+        _mean_positive(metrics.effective_factors(share)),
+        _mean_positive(share.max(axis=1)),
+        metrics.factor_correlation(one.factors),
+        float(metrics.hoyer(one.factors).mean()),
+        float(metrics.hoyer(one.loadings).mean()),
+    ]
+    if groups is None:
+        return own
     from sklearn.metrics import adjusted_mutual_info_score  # only reports with groups need it
 
     mean = group_means(one.loadings, groups)
     served = [len(served_groups(column, groups.names)) for column in mean.T]
+    per_factor = _mean_positive(metrics.effective_factors(mean.T))
     agreement = adjusted_mutual_info_score(groups.codes, metrics.dominant_factor(one).astype(str))
-    return {
-        "Groups that use a factor": (
-            "mean loading at least half of the highest group's; mean over factors",
-            float(np.mean(served)),
-        ),
-        "Factors used by one group": ("and by no other", served.count(1)),
-        "Groups per factor": (
-            "effective number (exp of the entropy of mean loadings by group), mean over factors",
-            _mean_positive(metrics.effective_factors(mean.T)),
-        ),
-        "Strongest factor predicts the group": (
-            "adjusted mutual information of group and strongest factor that not all samples share; "
-            "1 if one determines the other",
-            float(agreement),
-        ),
-    }
+    return [float(np.mean(served)), served.count(1), per_factor, float(agreement), *own]
 
 
 def _mean_positive(values: NDArray[np.float64]) -> float:

@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import datetime
 import hashlib
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
-from log1pnmf._common.archive import StrPath, check_writable, replacing
-from log1pnmf._common.checks import check_one_each, plural, require, versions
+from log1pnmf._common.archive import StrPath, check_writable, replacing, to_tree
+from log1pnmf._common.checks import joined, plural, require, versions
 from log1pnmf.analysis.evidence import Evidence, evidence_in
-from log1pnmf.analysis.groups import (
-    ALIKE,
-    Groups,
-    Section,
-    as_numbers,
-    colors_of_fits,
-    fold_groups,
-    labels_of,
-    quarters,
-    sections_of,
-    spacing,
-)
+from log1pnmf.analysis.groups import ALIKE, colors_of_fits, fold_groups, groups_of
 from log1pnmf.analysis.markers import Markers, markers_in
 from log1pnmf.analysis.stability import Sweep
-from log1pnmf.fitting.anndata import as_fit, is_annotated, symbols_of
+from log1pnmf.fitting.anndata import as_fit, symbols_of
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import default_of
 from log1pnmf.fitting.new_samples import counts_of
@@ -42,8 +30,8 @@ from log1pnmf.fitting.summary import NOISES, link_in_words
 
 from . import sections
 from .comparison import Comparison, compare, same_factors
-from .figures import MOST_SAMPLES, arrange_samples, histogram, map_data, structure_data
-from .inputs import N_TABLE, ReportInput, decimal, enumerate_words, keep_together, percent, significant
+from .figures import MOST_SAMPLES, arrange_samples, histogram, map_data, maps_of, structure_data
+from .inputs import N_TABLE, ReportInput, decimal, keep_together, percent, significant
 
 NOT_THE_ONLY_ONE = (
     "Factors are one good explanation of the counts, not the only one: another start (random_state, init) "
@@ -57,26 +45,6 @@ ABOUT_BATCHES = re.compile(r"\d+ batches: without their effects")  # the section
 MOST_GROUPS = 40  # that are shown; the smallest beyond these are merged
 ENDED_EARLY = re.compile(r"not converged|interrupted after|stopped by a callback")  # messages that warn
 HEAT_STEPS = 10  # shades of a heat map; the style sheet has a class for each
-
-
-class ReportOptions(TypedDict, total=False):
-    """Options of `write_report`, for type checkers."""
-
-    counts: Any
-    title: str | None
-    sample_names: Any
-    feature_names: Any
-    gene_symbols: str | None
-    groupby: Any
-    group_name: str | None
-    source: str | None
-    command: str | None
-    filters: Sequence[str]
-    notes: Sequence[str]
-    date: str | None
-    n_jobs: int | None
-    evidence: Any
-    markers: Any
 
 
 def write_report(
@@ -164,7 +132,12 @@ def write_report(
     check_writable(path)
     fits = fits.fits if isinstance(fits, Sweep) else fits
     sources = list(fits) if isinstance(fits, list | tuple) else [fits]
-    found = fits_of(sources)
+    if not sources:
+        raise ValueError("there are no fits: pass at least one")
+    found = [as_fit(one).normalized("max") for one in sources]
+    shapes = {(len(fit.loadings), len(fit.factors)) for fit in found}
+    if len(shapes) > 1:
+        raise ValueError(f"fits must be of the same data, got shapes {sorted(shapes)}")
     n = len(found[0].loadings)
     if gene_symbols is not None:
         symbols_of(sources[0], gene_symbols, feature_names)  # refuses both
@@ -189,8 +162,10 @@ def write_report(
         groups=None if groups is None else fold_groups(groups, MOST_GROUPS),
         group_name=group_name,
         n_groups=0 if groups is None else len(groups.names),
-        evidence=check_results("evidence", evidence, named) or stored_evidence(sources, named),
-        markers=check_results("markers", markers, named) or stored_markers(sources, found),
+        evidence=results_of("evidence", evidence, named, map(evidence_in, sources)),
+        markers=results_of(
+            "markers", markers, named, [markers_in(*of, N_TABLE) for of in zip(sources, found, strict=True)]
+        ),
         maps=maps_of(sources[0]),
         title=title or "Factors of a count matrix",
         source=source,
@@ -218,6 +193,8 @@ def _render(inputs: ReportInput) -> str:
     ]
     comparison = None if pair is None else compare(inputs.fits, pair, groups=inputs.groups)
     script, fits = _text("report.js"), sections.describe_fits(inputs)
+    label, x_title = "Histogram of the size factors of the samples", "size factor (log scale)"
+    sizes = histogram(inputs.fits[0].size_factors, label=label, x_title=x_title)
     n, n_drawn = len(inputs.sample_names), len(arrangement.order)
     which = "chosen at random" if inputs.groups is None else "a part of every group"
     drawn = f"all {n:,} samples" if n_drawn == n else f"{n_drawn:,} of {n:,} samples, {which}"
@@ -225,7 +202,9 @@ def _render(inputs: ReportInput) -> str:
         inputs=inputs,
         lead=_lead(inputs, factors[0], comparison),
         quality=_quality(inputs, fits["explained"]),
-        data=_describe_data(inputs),
+        data=inputs.fits[0].data,
+        sizes=sizes,
+        sizes_note=_sizes_note(inputs.fits[0], differ=sizes is not None),
         fits=fits,
         misfit=sections.describe_misfit(inputs),
         batches=sections.describe_batches(inputs),
@@ -236,7 +215,7 @@ def _render(inputs: ReportInput) -> str:
         drawn=drawn,
         corresponding=ALIKE,
         notes=_notes(inputs),
-        versions=enumerate_words([f"{WORDS.get(name, name)} {text}" for name, text in versions().items()]),
+        versions=joined([f"{WORDS.get(name, name)} {text}" for name, text in versions().items()]),
         parameters=[_call(fit) for fit in inputs.fits],
         style=_text("report.css"),
         script=script,
@@ -300,7 +279,7 @@ def _several(inputs: ReportInput) -> str:
     sizes = sorted({fit.n_components for fit in inputs.fits})
     each = plural(sizes[0], "factor") if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} factors"
     if len(sizes) == 1 and len(inputs.fits) <= MOST_LISTED:
-        return f"{each} at {enumerate_words(inputs.labels)}"
+        return f"{each} at {joined(inputs.labels)}"
     return f"{len(inputs.fits)} fits with {each}"
 
 
@@ -309,14 +288,14 @@ def _quality(inputs: ReportInput, explained: Sequence[float]) -> str:
     failed = [label for label, fit in zip(inputs.labels, inputs.fits, strict=True) if not fit.converged]
     n = len(inputs.fits)
     if failed:
-        state = f"Not converged: {enumerate_words(failed)}. See the notes."
+        state = f"Not converged: {joined(failed, most=6)}. See the notes."
     else:
         state = {1: "The fit converged.", 2: "Both fits converged."}.get(n, f"All {n} fits converged.")
     if any(math.isnan(share) for share in explained):
         return state
     who = "It explains" if n == 1 else "They explain"
     shown = explained if n <= MOST_LISTED else (min(explained), max(explained))
-    listed = (enumerate_words if n <= MOST_LISTED else " to ".join)([percent(share) for share in shown])
+    listed = (joined if n <= MOST_LISTED else " to ".join)([percent(share) for share in shown])
     return f"{state} {who} {listed} of the deviance of the counts that were fitted."
 
 
@@ -336,29 +315,6 @@ def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
         )
     notes += [(text, False) for text in (sections.evidence_note(inputs), *inputs.notes) if text]
     return notes if inputs.compared else [*notes, (NOT_THE_ONLY_ONE, False)]
-
-
-def _describe_data(inputs: ReportInput) -> dict[str, Any]:
-    """Return what was counted, how much of it, and how samples differ in size."""
-    data = inputs.fits[0].data
-    nonzero = data.nnz / data.n_entries
-    shares = f"{percent(nonzero)} of all; {percent(1 - nonzero)} zeros"
-    rows = [
-        ("Samples", f"{data.n_samples:,}"),
-        ("Features", f"{data.n_features:,}"),
-        ("Entries that are not zero", f"{data.nnz:,} ({shares})"),
-        ("Total count", f"{data.total:,.0f} ({significant(data.mean_total)} per sample)"),
-        ("Samples without any count", f"{data.n_empty_samples:,}"),
-        ("Features without any count", f"{data.n_empty_features:,}"),
-    ]
-    if inputs.groups is not None:
-        rows.append((f"Groups ({inputs.group_name})", f"{inputs.n_groups:,}"))
-    if inputs.source:
-        rows.append(("Source", inputs.source))
-    rows += [("Removed before the fit", text) for text in inputs.filters]
-    label, x_title = "Histogram of the size factors of the samples", "size factor (log scale)"
-    chart = histogram(inputs.fits[0].size_factors, label=label, x_title=x_title)
-    return {"rows": rows, "sizes": chart, "sizes_note": _sizes_note(inputs.fits[0], differ=chart is not None)}
 
 
 def _sizes_note(fit: Fit, *, differ: bool) -> str:
@@ -383,7 +339,7 @@ def _sizes_note(fit: Fit, *, differ: bool) -> str:
 
 def _call(fit: Fit) -> str:
     """Write the call that makes the fit, with the settings that are not the default."""
-    asked, kinds = asdict(fit.asked), set(fit.kinds)
+    asked, kinds = to_tree(fit.asked), set(fit.kinds)
     given = [f"n_components={asked.pop('n_components')}"]
     given += [f"{name}={_typed(value)}" for name, value in asked.items() if value != default_of(name)]
     given += [f"{name}={GIVEN_HERE}" for name, kind in PARTS.items() if kind in kinds]
@@ -401,71 +357,26 @@ def _typed(value: Any) -> str:
 # ---------- what was given for a report
 
 
-def fits_of(sources: Sequence[Any]) -> list[Fit]:
-    """Return fits to the same data, on the scale of memberships."""
-    if not sources:
-        raise ValueError("there are no fits: pass at least one")
-    fits = [as_fit(one).normalized("max") for one in sources]
-    shapes = {(len(fit.loadings), len(fit.factors)) for fit in fits}
-    if len(shapes) > 1:
-        raise ValueError(f"fits must be of the same data, got shapes {sorted(shapes)}")
-    return fits
+def results_of(what: str, given: Any, fits: Sequence[Fit], stored: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the evidence or markers of each fit that were given or stored; nothing where none were."""
 
+    def belongs(one: Any, fit: Fit) -> bool:
+        if isinstance(one, Evidence):
+            return len(one.loss) == fit.n_components
+        return isinstance(one, Markers) and one.weight.shape == fit.factors.shape
 
-def groups_of(source: Any, groupby: Any, n_samples: int) -> tuple[Groups, bool]:
-    """Return groups of samples, and whether they are ranges of numbers."""
-    labels = labels_of(source, groupby)
-    numbers = as_numbers(labels)
-    groups = Groups.of(labels) if numbers is None else quarters(numbers)
-    check_one_each("groupby", groups.codes, n_samples)
-    return groups, numbers is not None
-
-
-def check_results(what: str, given: Any, fits: Sequence[Fit]) -> tuple[Any, ...]:
-    """Return the evidence or markers that were given for each fit; nothing where none were."""
     if given is None:
-        return ()
+        found = tuple(one if belongs(one, fit) else None for one, fit in zip(stored, fits, strict=True))
+        complete = None not in found if what == "markers" else any(found)
+        return found if complete else ()
     found = tuple(given) if isinstance(given, list | tuple) else (given,)
     both = zip(found, fits, strict=False)
-    if len(found) != len(fits) or not all(one is None or _belongs(one, fit) for one, fit in both):
+    if len(found) != len(fits) or not all(one is None or belongs(one, fit) for one, fit in both):
         raise ValueError(
             f"{what} must be what log1pnmf.analysis.{what} found for each of the {len(fits)} fits; pass None "
             "for a fit that has none"
         )
     return found
-
-
-def _belongs(one: Any, fit: Fit) -> bool:
-    if isinstance(one, Evidence):
-        return len(one.loss) == fit.n_components
-    return isinstance(one, Markers) and one.weight.shape == fit.factors.shape
-
-
-def stored_evidence(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Evidence | None, ...]:
-    """Return what `log1pnmf.tl.evidence` wrote for each fit; nothing if it wrote nothing for any."""
-    found = [evidence_in(source) for source in sources]
-    if all(one is None for one in found):
-        return ()
-    return tuple(one if _belongs(one, fit) else None for one, fit in zip(found, fits, strict=True))
-
-
-def stored_markers(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Markers | None, ...]:
-    """Return what `log1pnmf.tl.markers` wrote for each fit; nothing if it is missing for any."""
-    found = tuple(markers_in(source, fit, N_TABLE) for source, fit in zip(sources, fits, strict=True))
-    return () if None in found else found
-
-
-def maps_of(source: Any) -> dict[str, list[Section]]:
-    """Return the UMAP and the sections in space of an AnnData, where it has them; y points downwards."""
-    maps: dict[str, list[Section]] = {}
-    there: Any = source.obsm if is_annotated(source) else {}
-    if "X_umap" in there and np.isfinite(there["X_umap"]).all():
-        places = np.asarray(there["X_umap"], dtype=np.float64)[:, :2] * (1.0, -1.0)
-        maps["UMAP"] = [Section("", np.arange(len(places)), places, spacing(places))]
-    if "spatial" in there:
-        with contextlib.suppress(ValueError):  # sections that cannot be told apart are not drawn
-            maps["In space"] = sections_of(source)
-    return maps
 
 
 def check_texts(what: str, values: Any) -> list[str]:

@@ -6,6 +6,7 @@ The charts need no script, follow the page's colours and print sharply.
 from __future__ import annotations
 
 import base64
+import contextlib
 import math
 import struct
 import zlib
@@ -16,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.analysis.groups import PALE, Arrangement, Section, arrange
+from log1pnmf.analysis.groups import PALE, Arrangement, Section, arrange, sections_of, spacing
 from log1pnmf.analysis.metrics import dominant_factor
+from log1pnmf.fitting.anndata import is_annotated
 
 from .inputs import ReportInput
 
@@ -61,6 +63,19 @@ MAP_WIDTH = 400.0  # and at most this height
 IMAGE_PIXELS = 300  # of an image under a map, along its longer side
 LEAST_DOT = 5.0
 SHADES = 4  # beside that of loadings near 0; the style sheet has a class for each
+
+
+def maps_of(source: Any) -> dict[str, list[Section]]:
+    """Return the UMAP and the sections in space of an AnnData, where it has them; y points downwards."""
+    maps: dict[str, list[Section]] = {}
+    there: Any = source.obsm if is_annotated(source) else {}
+    if "X_umap" in there and np.isfinite(there["X_umap"]).all():
+        places = np.asarray(there["X_umap"], dtype=np.float64)[:, :2] * (1.0, -1.0)
+        maps["UMAP"] = [Section("", np.arange(len(places)), places, spacing(places))]
+    if "spatial" in there:
+        with contextlib.suppress(ValueError):  # sections that cannot be told apart are not drawn
+            maps["In space"] = sections_of(source)
+    return maps
 
 
 def map_data(inputs: ReportInput, colors: Sequence[str]) -> list[dict[str, Any]]:
@@ -179,14 +194,14 @@ def histogram(
     if len(positive) == 0 or positive.min() == positive.max():
         return None
     heights, edges = np.histogram(np.log10(positive), bins=n_bins)
-    most = float(heights.max())
-    x, y = _scale(edges[0], edges[-1], LEFT, RIGHT), _scale(0.0, most, BOTTOM, TOP)
+    x, x_ticks = _axis("logs", edges, LEFT, RIGHT)
+    y, y_ticks = _axis("even", heights, BOTTOM, TOP)
     bars = [
         (_round(x(low)), _round(y(height)), _round(x(high) - x(low) - 0.8), _round(y(0.0) - y(height)))
         for low, high, height in zip(edges[:-1], edges[1:], heights, strict=True)
         if height
     ]
-    return Chart(label, x_title, y_title, _log_ticks(x, edges[0], edges[-1]), _even_ticks(y, most), bars)
+    return Chart(label, x_title, y_title, x_ticks, y_ticks, bars)
 
 
 def log_curve(
@@ -198,16 +213,15 @@ def log_curve(
         return None
     x, logs = x[good], np.log10(y[good])
     marked = [] if level is None else [math.log10(level[0])]
-    low, high = _whole_range(np.append(logs, marked))
-    last = max(float(x.max()), 1.0)
-    across, up = _scale(0.0, last, LEFT, RIGHT), _scale(low, high, BOTTOM, TOP)
+    across, x_ticks = _axis("even", np.append(x, 1.0), LEFT, RIGHT)
+    up, y_ticks = _axis("powers", np.append(logs, marked), BOTTOM, TOP)
     thin = _some(len(x), MOST_POINTS)
     return Chart(
         label,
         "iteration",
         y_title,
-        _even_ticks(across, last),
-        _power_ticks(up, low, high),
+        x_ticks,
+        y_ticks,
         lines=[(likelihood, LINES[likelihood], "M" + "L".join(_points(across(x[thin]), up(logs[thin]))))],
         level=None if level is None else (_round(up(marked[0])), level[1]),
     )
@@ -227,8 +241,8 @@ def log_points(
     logs, heights = np.log10(x[good]), np.log10(y[good])
     wide = math.log10(spread)
     middle = np.zeros(0) if trend is None else np.log10(trend[good])
-    low, high = _whole_range(np.concatenate((heights, middle - wide, middle + wide)))
-    across, up = _scale(logs[0], logs[-1], LEFT, RIGHT), _scale(low, high, BOTTOM, TOP)
+    across, x_ticks = _axis("logs", logs, LEFT, RIGHT)
+    up, y_ticks = _axis("powers", [*heights, *(middle - wide), *(middle + wide)], BOTTOM, TOP)
     some = _some(len(good), MOST_DOTS)
     lines, band = [], ""
     if trend is not None:
@@ -240,23 +254,39 @@ def log_points(
         label,
         x_title,
         y_title,
-        _log_ticks(across, logs[0], logs[-1]),
-        _power_ticks(up, low, high),
+        x_ticks,
+        y_ticks,
         lines=lines,
         points="".join(f"M{point}h0" for point in _points(across(logs[some]), up(heights[some]))),
         band=band,
     )
 
 
-def _scale(low: float, high: float, start: float, stop: float) -> Scale:
-    """Return the straight line from data (low, high) to the picture (start, stop)."""
-    return lambda value: start + (value - low) / (high - low) * (stop - start)
+def _axis(kind: str, values: Any, start: float, stop: float) -> tuple[Scale, list[Tick]]:
+    """Return where a number is between the ends of an axis for some values, and its ticks.
 
+    An axis is "even" (whole numbers from 0) or of logarithms: "powers" of ten, or "logs" with ticks at 1, 2,
+    5, 10, ..., and only at the tens where these are many.
+    """
 
-def _whole_range(logs: Array) -> tuple[int, int]:
-    """Return the powers of ten around some numbers."""
-    low, high = math.floor(logs.min()), math.ceil(logs.max() + 1e-9)
-    return low, max(high, low + 1)
+    def place(value: Any) -> Any:
+        return start + (value - low) / (high - low) * (stop - start)
+
+    low, high = float(np.min(values)), float(np.max(values))
+    if kind == "even":
+        low = 0.0
+        ten = 10.0 ** math.floor(math.log10(high / MOST_TICKS))
+        step = max(1.0, next(ten * factor for factor in (1, 2, 5, 10) if ten * factor >= high / MOST_TICKS))
+        ticks = [(at, f"{at:,.0f}") for at in np.arange(0.0, high + 1e-9 * step, step).tolist()]
+    elif kind == "powers":
+        low, high = math.floor(low), max(math.ceil(high + 1e-9), math.floor(low) + 1)
+        powers = range(low, high + 1, max(1, math.ceil((high - low) / MOST_TICKS)))
+        ticks = [(at, f"{10.0**at:,g}" if -3 <= at <= 4 else f"1e{at}") for at in powers]
+    else:
+        tens, steps = range(math.floor(low), math.ceil(high) + 1), (1, 2, 5) if high - low < 3 else (1,)
+        numbers = [step * 10.0**ten for ten in tens for step in steps]
+        ticks = [(at, f"{n:g}") for n in numbers if low <= (at := math.log10(n)) <= high]
+    return place, [(_round(place(at)), text) for at, text in ticks]
 
 
 def _some(n: int, most: int) -> NDArray[np.intp]:
@@ -270,26 +300,3 @@ def _points(x: Iterable[float], y: Iterable[float]) -> list[str]:
 
 def _round(value: float) -> float:
     return round(float(value), 2)
-
-
-def _log_ticks(scale: Scale, low: float, high: float) -> list[Tick]:
-    """Return ticks at 1, 2, 5, 10, ... between two powers of ten; only at the tens where they are many."""
-    tens = range(math.floor(low), math.ceil(high) + 1)
-    numbers = [step * 10.0**ten for ten in tens for step in ((1, 2, 5) if high - low < 3 else (1,))]
-    places = [(math.log10(number), f"{number:g}") for number in numbers]
-    return [(_round(scale(at)), text) for at, text in places if low <= at <= high]
-
-
-def _even_ticks(scale: Scale, top: float) -> list[Tick]:
-    """Return ticks at whole numbers from 0."""
-    rough = top / MOST_TICKS
-    ten = 10.0 ** math.floor(math.log10(rough))
-    step = max(1.0, next(ten * factor for factor in (1, 2, 5, 10) if ten * factor >= rough))
-    return [(_round(scale(v)), f"{v:,.0f}") for v in np.arange(0.0, top + 1e-9 * step, step)]
-
-
-def _power_ticks(scale: Scale, low: int, high: int) -> list[Tick]:
-    """Return ticks at powers of ten."""
-    powers = range(low, high + 1, max(1, math.ceil((high - low) / MOST_TICKS)))
-    texts = [f"{10.0**power:,g}" if -3 <= power <= 4 else f"1e{power}" for power in powers]
-    return [(_round(scale(power)), text) for power, text in zip(powers, texts, strict=True)]

@@ -24,16 +24,6 @@ def keep_together(text: str) -> str:
     return text.replace(" = ", "\u00a0=\u00a0")
 
 
-def enumerate_words(words: Sequence[str], most: int = 6) -> str:
-    """Join words with commas and "and"; beyond `most` they are counted."""
-    shown = list(words[:most])
-    if len(words) > most:
-        shown.append(f"{len(words) - most} more")
-    if len(shown) <= 1:
-        return "".join(shown)
-    return f"{', '.join(shown[:-1])} and {shown[-1]}"
-
-
 def percent(share: float) -> str:
     """Show a share, with as many digits as tell it from 0 and 1."""
     if share in (0.0, 1.0):

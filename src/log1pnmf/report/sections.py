@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from log1pnmf._common.checks import plural, shown
+from log1pnmf._common.checks import joined, plural, quiet, shown
 from log1pnmf.analysis.batches import batch_findings, confounded_groups
 from log1pnmf.analysis.diagnostics import Diagnostics, diagnose
 from log1pnmf.analysis.evidence import Evidence, evidence
@@ -26,8 +24,8 @@ from log1pnmf.fitting.ranking import Ranking, ranking_of
 from log1pnmf.fitting.settings import LARGEST_EXACT
 from log1pnmf.fitting.summary import NOISES, levelled, model_facts, quality_facts
 
-from .figures import Chart, histogram, log_curve, log_points
-from .inputs import N_TABLE, ReportInput, alike, decimal, enumerate_words, percent, significant
+from .figures import Array, Chart, histogram, log_curve, log_points
+from .inputs import N_TABLE, ReportInput, alike, decimal, percent
 
 # ---------- tests of features, and of whether factors are real
 
@@ -43,8 +41,7 @@ def find_markers(inputs: ReportInput) -> list[Markers | None]:
     if inputs.markers or inputs.counts is None:
         return list(inputs.markers) or [None] * len(inputs.fits)
     most = max(LEAST_SAMPLES, TESTED_ENTRIES // inputs.counts.n_features)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the report itself names factors without markers
+    with quiet(UserWarning):  # the report itself names factors without markers
         return [markers(fit, inputs.counts, max_samples=most, n_jobs=inputs.n_jobs) for fit in inputs.fits]
 
 
@@ -56,7 +53,7 @@ def find_evidence(inputs: ReportInput) -> list[Evidence | None]:
             for found, fit in zip(inputs.evidence, inputs.fits, strict=True)
         ]
     counts = inputs.counts
-    if counts is None or not _is_affordable(inputs.fits, counts):
+    if counts is None or _costly_fits(inputs.fits, counts):
         return [None] * len(inputs.fits)
     return [
         evidence(fit, counts, n_seeds=N_SEEDS, n_bootstrap=N_BOOTSTRAP, n_jobs=inputs.n_jobs)
@@ -66,27 +63,24 @@ def find_evidence(inputs: ReportInput) -> list[Evidence | None]:
 
 def evidence_note(inputs: ReportInput) -> str | None:
     """Describe why factors were not tested; None if they were, or if there are no counts."""
-    if inputs.evidence or inputs.counts is None or _is_affordable(inputs.fits, inputs.counts):
+    if inputs.evidence or inputs.counts is None or not (n := _costly_fits(inputs.fits, inputs.counts)):
         return None
     return (
         "This report does not test whether each factor is real: that would take "
-        f"{sum(map(_n_fits, inputs.fits))} more fits of counts of this size. Use "
+        f"{n} more fits of counts of this size. Use "
         "log1pnmf.analysis.evidence(fit, counts) or log1pnmf evidence."
     )
 
 
-def _n_fits(fit: Fit) -> int:
-    return fit.n_components + N_SEEDS + N_BOOTSTRAP
-
-
-def _is_affordable(fits: Sequence[Fit], counts: Counts) -> bool:
-    costs = [fit.n_components * _n_fits(fit) * (1.0 if fit.dispersion is None else DEARER) for fit in fits]
-    return math.prod(counts.shape) * math.fsum(costs) <= LARGEST
+def _costly_fits(fits: Sequence[Fit], counts: Counts) -> int:
+    """Return how many fits evidence takes, where these take longer than a report may; otherwise 0."""
+    numbers = [fit.n_components + N_SEEDS + N_BOOTSTRAP for fit in fits]
+    costs = [fit.n_components * (1.0 if fit.dispersion is None else DEARER) for fit in fits]
+    cost = math.prod(counts.shape) * math.fsum(map(math.prod, zip(numbers, costs, strict=True)))
+    return sum(numbers) if cost > LARGEST else 0
 
 
 # ---------- the factors of one fit: their share, the groups that use them, and how similar they are
-
-Array = NDArray[np.float64]
 
 MOST_NAMED = 2  # groups of a factor that are named after the first; the others are counted
 SERVED = 0.5  # a factor serves the groups whose mean loading is at least this part of its highest
@@ -130,7 +124,6 @@ def describe_factors(
                 "n_markers": None if tested is None else int(tested.n_rising[k]),
                 "reliability": 1.0 if tested is None else float(tested.reliability[k]),
                 "relative": tested is not None and bool(tested.unmoved[k]),
-                "evidence": [] if found is None else _evidence_cells(found, k),
             }
         )
     return {
@@ -140,18 +133,9 @@ def describe_factors(
         "group_sizes": [] if groups is None else groups.sizes.tolist(),
         "means": means.tolist(),
         "correlations": correlation_matrix(fit.factors).tolist(),
-        "n_tested": None if tests is None else tests.n_samples,
-        "split": tests is not None and tests.split,
-        "judgement": "" if found is None else found.judgement(),
+        "tests": tests,
+        "evidence": found,
     }
-
-
-def _evidence_cells(found: Evidence, k: int) -> list[str]:
-    """Write what is lost without a factor, and how often it comes back, as the cells of a table."""
-    shares = [(found.seeds[k], found.n_seeds), (found.bootstrap[k], found.n_bootstrap)]
-    loss = found.loss[k]
-    lost = ["–", "–"] if np.isnan(loss) else [f"{loss:,.0f}", f"{found.times_noise[k]:.1f}"]
-    return [*lost, *("–" if np.isnan(share) else f"{share * n:.0f} of {n}" for share, n in shares)]
 
 
 def served_groups(means: Array, names: Sequence[str]) -> list[str]:
@@ -178,7 +162,7 @@ def _sentence(loading: Array, groups: Groups | None, served: list[str]) -> str:
         return f"Used by {who} groups, most by {first}."
     if len(served) == 1:
         return f"Used by one group: {first}."
-    others = enumerate_words([f"{name} ({value[name]})" for name in served[1:]], most=MOST_NAMED)
+    others = joined([f"{name} ({value[name]})" for name in served[1:]], most=MOST_NAMED)
     return f"Used by {len(served)} of {len(groups.names)} groups: {first}, {others}."
 
 
@@ -282,37 +266,30 @@ def describe_misfit(inputs: ReportInput) -> list[dict[str, Any]]:
     """Compare all fits with the counts; nothing without counts, or with too many entries."""
     if inputs.counts is None or math.prod(inputs.counts.shape) > LARGEST_EXACT:
         return []
-    return [
-        _misfit(inputs, label, diagnose(fit, inputs.counts))
-        for label, fit in zip(inputs.labels, inputs.fits, strict=True)
-    ]
-
-
-def _misfit(inputs: ReportInput, label: str, found: Diagnostics) -> dict[str, Any]:
-    """Return sentences, charts and tables of the least explained for one fit."""
-    noise, variance = NOISES[found.noise], np.nan_to_num(found.feature_dispersion)
-    entries = zip(*(found.worst[name] for name in ("sample", "feature", "count", "mean")), strict=True)
-    return {
-        "label": label,
-        "sentences": replace(found, sample_names=inputs.sample_names).summary(N_LISTED).split("\n"),
-        "noise": noise,
-        "chart": histogram(
-            variance,
-            label=f"Histogram of the variances of features at {label}",
-            x_title=f"variance / {noise} variance (log scale)",
-            y_title="features",
-        ),
-        "dispersions": _dispersions(found, label),
-        "features": [
-            (found.feature_names[j], significant(found.feature_mean[j]), significant(variance[j]))
-            for j in np.argsort(-variance, kind="stable")[:N_LISTED]
-            if variance[j] > 0.0
-        ],
-        "entries": [
-            (inputs.sample_names[i], found.feature_names[j], significant(count), significant(mean))
-            for i, j, count, mean in islice(entries, N_LISTED)
-        ],
-    }
+    sections, names = [], inputs.sample_names
+    for label, fit in zip(inputs.labels, inputs.fits, strict=True):
+        found = diagnose(fit, inputs.counts)
+        features = found.feature_names
+        noise, variance = NOISES[found.noise], np.nan_to_num(found.feature_dispersion)
+        largest = [j for j in np.argsort(-variance, kind="stable")[:N_LISTED] if variance[j] > 0.0]
+        entries = zip(*(found.worst[name] for name in ("sample", "feature", "count", "mean")), strict=True)
+        sections.append(
+            {
+                "label": label,
+                "sentences": replace(found, sample_names=names).summary(N_LISTED).split("\n"),
+                "noise": noise,
+                "chart": histogram(
+                    variance,
+                    label=f"Histogram of the variances of features at {label}",
+                    x_title=f"variance / {noise} variance (log scale)",
+                    y_title="features",
+                ),
+                "dispersions": _dispersions(found, label),
+                "features": [(features[j], found.feature_mean[j], variance[j]) for j in largest],
+                "entries": [(names[i], features[j], *of) for i, j, *of in islice(entries, N_LISTED)],
+            }
+        )
+    return sections
 
 
 def _dispersions(found: Diagnostics, label: str) -> Chart | None:
@@ -338,44 +315,26 @@ def describe_batches(inputs: ReportInput) -> list[dict[str, Any]]:
     counts = inputs.counts
     if counts is not None and math.prod(counts.shape) > LARGEST_EXACT:
         counts = None
-    return [
-        _batches(inputs, label, fit, counts)
-        for label, fit in zip(inputs.labels, inputs.fits, strict=True)
-        if fit.batches is not None and fit.batches.n_batches > 1
-    ]
-
-
-def _batches(inputs: ReportInput, label: str, fit: Fit, counts: Counts | None) -> dict[str, Any]:
-    """Return sentences, warnings, a chart and a table about the batches of one fit."""
-    assert fit.batches is not None
-    found = batch_findings(fit, counts)
-    sentences = [
-        "In each batch the rate of every feature is multiplied by an effect. Loadings and factors describe "
-        f"what the {fit.batches.n_batches} batches have in common."
-    ]
-    if counts is not None:
-        sentences.append(
-            "With the same loadings and factors, but without the effects, the deviance of this fit would be "
-            f"{found['excess'][-1]:.1%} larger."
-        )
-    coinciding = [] if inputs.groups is None else confounded_groups(fit, inputs.groups.labels)
-    return {
-        "label": label,
-        "sentences": sentences,
-        "warnings": [f"{text[0].upper()}{text[1:]}." for text in coinciding],
-        "chart": histogram(
+    sections = []
+    for label, fit in zip(inputs.labels, inputs.fits, strict=True):
+        if fit.batches is None or fit.batches.n_batches < 2:
+            continue
+        found = batch_findings(fit, counts)
+        coinciding = [] if inputs.groups is None else confounded_groups(fit, inputs.groups.labels)
+        chart = histogram(
             fit.batches.effects.ravel(),
             label=f"Histogram of the effects of batches on features at {label}",
             x_title="effect of a batch on a feature (log scale)",
             y_title="features in batches",
-        ),
-        "rows": [
-            (
-                name,
-                f"{size:,}",
-                "" if math.isnan(excess) else f"{excess:.1%}",
-                ", ".join(f"{feature}\u00a0×\u00a0{effect:.2g}" for feature, effect in features),
-            )
-            for name, size, excess, features in list(zip(*found.values(), strict=True))[:-1]
-        ],
-    }
+        )
+        sections.append(
+            {
+                "label": label,
+                "n_batches": fit.batches.n_batches,
+                "excess": found["excess"][-1],
+                "warnings": [f"{text[0].upper()}{text[1:]}." for text in coinciding],
+                "chart": chart,
+                "rows": list(zip(*found.values(), strict=True))[:-1],
+            }
+        )
+    return sections

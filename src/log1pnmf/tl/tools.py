@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import signature
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from log1pnmf._common.arrays import Numbers
-from log1pnmf._common.checks import Seed, extend, require
+from log1pnmf._common.checks import Seed, extend, quiet, require
 from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.evidence import EvidenceOptions
 from log1pnmf.analysis.evidence import evidence as find_evidence
@@ -625,7 +625,7 @@ def select(
     >>> print(adata.uns["log1p_nmf_select"]["judgement"].splitlines()[0])
     The data do not decide K: the best is at the end of the values tried.
     """
-    keys, counts = Keys(key_added), read_counts(adata, layer, chosen_features(adata, mask_var)).counts
+    keys, counts = Keys(key_added), read_counts(adata, layer, chosen_features(adata, mask_var, layer)).counts
     batch = batch_of(adata, batch_key)
     found = compare_settings(counts, n_components, c, random_state=random_state, batch=batch, **options)
     judgement = found.judgement
@@ -697,8 +697,7 @@ def target(adata: Any, copy: bool) -> Any:
                 "adata.to_memory(), or copy=True"
             )
         logger.warning("adata is a view: it is copied, and the copy gets the results")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", anndata.ImplicitModificationWarning)
+        with quiet(anndata.ImplicitModificationWarning):
             adata.obs = adata.obs
     return adata
 
@@ -737,9 +736,7 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> C
         layer = COUNTS_LAYER
         matrix = _matrix(adata, layer, positions)
     fractions = layer is None and not holds_counts(matrix)
-    with warnings.catch_warnings():
-        if fractions:
-            warnings.simplefilter("ignore", UserWarning)
+    with quiet(UserWarning) if fractions else nullcontext():
         counts = Counts.from_any(matrix)
     if fractions:
         places = [*map(repr, adata.layers), *(["'raw' (adata.raw)"] if adata.raw is not None else [])]

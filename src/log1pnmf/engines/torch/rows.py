@@ -88,11 +88,6 @@ class UploadedCounts(Counts):
         return DeviceRows(self.shape[::-1], *parts, device=there.values.device, dtype=there.values.dtype)
 
     @cached_property
-    def n_empty_columns(self) -> int:
-        """Number of features without any count."""
-        return int(np.count_nonzero(np.diff(self.by_column.indptr) == 0))
-
-    @cached_property
     def log_factorial(self) -> float:
         """Sum over all entries of log(y!)."""
         pieces = self.there.values.split(SORTED_ENTRIES)
