@@ -538,9 +538,10 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
         return cls.of(Fit.load(path))
 
     @classmethod
-    def of(cls, source: Any, *, key: str | None = None) -> Log1pNMF:
+    def of(cls, source: Any, *, key: str | None = None, gene_symbols: str | None = None) -> Log1pNMF:
         """Make a fitted model from a `source`: a `Fit`, AnnData (`key` names the fit in it) or a file.
 
+        With `gene_symbols`, a column of ``adata.var`` names its features, in the summary and to match data.
         It has the parameters that the fit was requested with, except for `engine`, which is the default: the
         original one may not exist on this machine.
 
@@ -548,7 +549,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
         >>> Log1pNMF.of(fit_log1p_nmf([[4, 0, 2], [3, 1, 2], [0, 5, 2]], 2, c=0.1))
         Log1pNMF(c=0.1)
         """
-        fit = as_fit(source, key=key)
+        fit = as_fit(source, key=key, gene_symbols=gene_symbols)
         parameters = {name: getattr(fit.asked, name) for name in SETTINGS if name != "engine"}
         if fit.asked.init == GIVEN:
             del parameters["init"]

@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_choice, check_one_each, plural, warn
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, factor_number, or_one
+from log1pnmf.fitting.new_samples import as_loadings
 from log1pnmf.model.problem import Array
 
 from .batches import confounded_groups
@@ -560,7 +561,10 @@ def usage(
     >>> found.comparisons, found.reference, bool(found.adjusted_p.min() < 0.01)
     (('treated',), 'control', True)
     """
-    fit = _with_loadings(as_fit(fit, key=key), loadings).normalized("max")
+    fit = as_fit(fit, key=key)
+    if loadings is not None:
+        fit = replace(fit, loadings=as_loadings(fit, loadings), batches=None)
+    fit = fit.normalized("max")
     n, which = len(fit.loadings), _groups_or_numbers(groups, numeric)
     extra = covariate_columns(covariates, n)
     check_one_each("groupby", which.codes if isinstance(which, Groups) else which, n)
@@ -618,19 +622,6 @@ def usage(
     if any(found.rivals):
         warn(f"differences are {found.against}; see rivals, and pass relative_to= if you know", UserWarning)
     return found
-
-
-def _with_loadings(fit: Fit, loadings: Any) -> Fit:
-    """Return the fit with loadings of other samples, where they are given."""
-    if loadings is None:
-        return fit
-    values = np.asarray(loadings, dtype=np.float64)
-    if values.ndim != 2 or values.shape[1] != fit.n_components or not np.isfinite(values).all():
-        raise ValueError(
-            f"loadings must be a finite table of samples x {fit.n_components} factors, got shape "
-            f"{values.shape}; pass what transform returns"
-        )
-    return replace(fit, loadings=values, batches=None)
 
 
 def _groups_or_numbers(groups: Any, numeric: bool | None) -> Groups | Array:

@@ -83,7 +83,8 @@ def write_annotated_fits(fits: Sequence[Fit], filtered: Filtered, options: RunOp
     """Write fits as `log1pnmf.tl` does: one under the usual keys, several under those of a sweep."""
     assert options.write_h5ad is not None
     adata = _annotated(filtered, options.reading)
-    selection = ChosenCounts(filtered.table.counts, np.arange(adata.n_vars), None)
+    fractions = options.reading.allow_fractions
+    selection = ChosenCounts(filtered.table.counts, np.arange(adata.n_vars), None, fractions)
     for fit in fits:
         keys = Keys() if len(fits) == 1 else Keys(sweep_key(fit.c))
         write_fit(adata, keys, fit, selection)

@@ -125,6 +125,12 @@ def repeated(names: Iterable[str]) -> list[str]:
     return [name for name, n in Counter(names).items() if n > 1]
 
 
+def own_symbols(symbols: NDArray[np.str_], names: Sequence[str]) -> NDArray[np.object_]:
+    """Return the symbol of each feature; its name where it has none, or shares it with another feature."""
+    unclear = np.isin(symbols, ["", "NA", "nan", "None", *repeated(symbols.tolist())])
+    return np.where(unclear, np.asarray(names, dtype=object), symbols)
+
+
 def variable_features(counts: Counts, n: int) -> NDArray[np.intp]:
     """Return the `n` features that vary most beyond what one factor and their noise explain, in order.
 

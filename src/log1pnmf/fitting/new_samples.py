@@ -127,6 +127,37 @@ def project(
     return Projected(found, np.concatenate(sizes), batches, here.features, counts, notes)
 
 
+def of_new_samples(
+    fit: Fit, X: Any, loadings: Any = None, size_factors: Any = None, **how: Any
+) -> tuple[Fit, Counts]:
+    """Return the factors of a fit with other samples and their counts, of the features that both have.
+
+    Loadings are those given, or those that `project` finds.
+    """
+    counts, found = as_counts(X), project(fit, X, size_factors, shared=True, **how)
+    values = found.loadings if loadings is None else as_loadings(fit, loadings)
+    check_one_each("loadings", values[:, 0], counts.n_samples, "row")
+    own = np.arange(len(fit.factors))
+    if fit.feature_names is not None and counts.feature_names is not None:
+        here, own = shared_features(list(counts.feature_names), list(fit.feature_names))
+        counts = replace(select_features(counts, here), feature_names=fit.feature_names[own])
+    # features that were added have no effects of new batches
+    batches = found.batches if len(own) == len(found.features) else new_batches(fit, None, counts.n_samples)
+    why = "; ".join((f"these are {counts.n_samples:,} samples that were not fitted", *found.notes))
+    return of_features(fit, own).of_samples(values, found.size_factors, batches, why), counts
+
+
+def as_loadings(fit: Fit, loadings: Any) -> Array:
+    """Check loadings of other samples under the factors of a fit."""
+    values = np.asarray(loadings, dtype=np.float64)
+    if values.ndim != 2 or values.shape[1] != fit.n_components or not np.isfinite(values).all():
+        raise ValueError(
+            f"loadings must be a finite table of samples x {fit.n_components} factors, got shape "
+            f"{values.shape}; pass what transform returns"
+        )
+    return values
+
+
 def score(
     fit: Fit,
     X: Any,
@@ -155,7 +186,13 @@ def _in_parts(
     for first, part in parts_of(X if source is None else source):
         counts, features = as_counts(part), None
         if shared and source is None and fit.feature_names is not None and counts.feature_names is not None:
-            here, features = shared_features(list(counts.feature_names), list(fit.feature_names))
+            names = counts.feature_names
+            here, features = shared_features(list(names), list(fit.feature_names))
+            if not len(here):
+                raise ValueError(
+                    f"the samples have no fitted feature (first here {names[0]!r}, in the fit "
+                    f"{fit.feature_names[0]!r}) by a name that occurs once in both; are they named alike?"
+                )
             counts = select_features(counts, here)
         else:
             counts = counts_of(fit, counts, same_samples=False)

@@ -140,14 +140,19 @@ def spatial(
         The y axis points downwards, as in images. Shades of a factor are the same in all sections.
     """
     fit, sections = fit_to_draw(adata, key=key), sections_of(adata, library_key, image)
-    drawn = [(section, k) for section in sections for k in (None, *chosen_factors(fit, factors))]
-    figure, panels = canvas.panels_in(figure, len(drawn), n_columns, (2.3, 2.4))
+    each = (None, *chosen_factors(fit, factors))
+    n_columns = min(n_columns, len(each))
+    n_each = -(-len(each) // n_columns) * n_columns  # every section begins a row
+    tallest = max(np.ptp(y) / max(np.ptp(x), 1e-300) for x, y in (one.places.T for one in sections))
+    size_of_panel = (2.3, 0.3 + 2.1 * min(max(tallest, 0.2), 2.0))
+    figure, panels = canvas.panels_in(figure, n_each * len(sections), n_columns, size_of_panel)
+    drawn = [(section, k) for section in sections for k in each]
+    shown_panels = [ax for i, ax in enumerate(panels) if i % n_each < len(each) or ax.remove()]
     colors = point_colors(fit.n_components)
     palette = dict(zip(fit.factor_names, colors, strict=True))
     largest = np.array([to_rgba(palette.get(name, ABSENT)) for name in dominant_factor(fit)])
-    last = panels[min(n_columns, len(panels)) - 1]  # of the first row
-    factor_legend(last, fit.factor_labels[::-1], colors[::-1])
-    for ax, (section, k) in zip(panels, drawn, strict=True):
+    factor_legend(panels[n_columns - 1], fit.factor_labels[::-1], colors[::-1])
+    for ax, (section, k) in zip(shown_panels, drawn, strict=True):
         spots = _spots(ax, section, size)
         if k is None:
             spots.set_facecolor(largest[section.samples])

@@ -21,7 +21,6 @@ from log1pnmf.analysis.evidence import Evidence, evidence_in
 from log1pnmf.analysis.groups import ALIKE, colors_of_fits, fold_groups, groups_of
 from log1pnmf.analysis.markers import Markers, markers_in
 from log1pnmf.analysis.stability import Sweep
-from log1pnmf.counts.features import find_features
 from log1pnmf.fitting.anndata import as_fit, symbols_of
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import default_of
@@ -137,9 +136,8 @@ def write_report(
         raise ValueError(f"fits must be of the same data, got shapes {sorted(shapes)}")
     n = len(found[0].loadings)
     if gene_symbols is not None:
-        symbols = symbols_of(sources[0], gene_symbols, feature_names)
-        at = find_features(sources[0].var_names, found[0].feature_labels.tolist())
-        feature_names = [symbols[j] for j in at]
+        symbols_of(sources[0], gene_symbols, feature_names)  # refuses both
+        feature_names = as_fit(sources[0], gene_symbols=gene_symbols).feature_names
     checked = None if counts is None else counts_of(found[0], counts)
     if checked is not None:
         feature_names = checked.feature_names if feature_names is None else feature_names

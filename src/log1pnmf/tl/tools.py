@@ -297,8 +297,8 @@ def transform(
         Column of `obs` with the batch of every sample. Effects of batches that are not in the fit are
         estimated from at least 20 samples. By default, new samples of a fit with batches are one new batch.
     gene_symbols : str, optional
-        Column of `var` with the names that features have in the fit, where ``var_names`` are others, such as
-        Ensembl identifiers.
+        Column of `var`, of `adata`, of `ref` or of both, by which features are matched instead of
+        ``var_names``, such as Ensembl identifiers.
     prior : "auto" or float
         As in `Log1pNMF.transform`.
 
@@ -325,12 +325,18 @@ def transform(
         fit = of_features(fit, np.flatnonzero(fit.fitted_features))
     positions = np.arange(adata.n_vars)
     if fit.feature_names is not None:
-        names = symbols_of(adata, gene_symbols, None) or adata.var_names.tolist()
-        positions, shared = shared_features(names, fit.feature_names.tolist())
+        names, fitted = adata.var_names.tolist(), fit.feature_names.tolist()
+        in_ref = is_annotated(ref) and gene_symbols in ref.var
+        if in_ref:
+            symbols = dict(zip(ref.var_names, symbols_of(ref, gene_symbols), strict=True))
+            fitted = [symbols[name] for name in fitted]
+        if gene_symbols is not None and (gene_symbols in adata.var or not in_ref):
+            names = symbols_of(adata, gene_symbols)
+        positions, shared = shared_features(names, fitted)
         if not len(shared):
             raise ValueError(
                 "adata has none of the features of the fit by a name that occurs once in both (the first are "
-                f"{names[0]!r} and {fit.feature_names[0]!r}); gene_symbols= takes names from a column of var"
+                f"{names[0]!r} and {fitted[0]!r}); gene_symbols= matches them by a column of var"
             )
     chosen = read_counts(adata, layer, positions)
     counts = chosen.counts
@@ -458,6 +464,7 @@ def markers(
     key: str | None = None,
     layer: str | None = None,
     n_top: int | None = 100,
+    gene_symbols: str | None = None,
     copy: bool = False,
     **options: Unpack[MarkerOptions],
 ) -> None:
@@ -468,6 +475,8 @@ def markers(
     n_top : int or None
         Number of features in the table for each factor: the first of those that rise significantly. None
         takes all features, significant or not, which takes much room.
+    gene_symbols : str, optional
+        Column of `var` that the table has as a column `symbol`, beside `feature` from ``var_names``.
     **options : optional
         Other parameters as in `log1pnmf.analysis.markers`.
 
@@ -481,7 +490,11 @@ def markers(
     fit = fit_from(adata, key)
     counts = counts_of_fit(adata, fit, key, layer)
     found = find_markers(fit, counts, **options)
-    adata.uns[Keys(key).markers] = {"table": as_frame(found.table(n_top)), **found.kept()}
+    table = as_frame(found.table(n_top))
+    if gene_symbols is not None:
+        symbols = dict(zip(adata.var_names, symbols_of(adata, gene_symbols), strict=True))
+        table.insert(3, "symbol", table["feature"].map(symbols))
+    adata.uns[Keys(key).markers] = {"table": table, **found.kept()}
 
 
 @completed(UsageOptions, compare_groups)
@@ -671,6 +684,7 @@ class ChosenCounts:
     counts: Counts  # the counts, with the names of the features
     positions: NDArray[np.intp]  # positions of these features among all features of the object
     layer: str | None  # where they were found; None is X
+    fractions: bool = False  # whether they are not whole numbers
 
 
 def target(adata: Any, copy: bool) -> Any:
@@ -740,13 +754,19 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> C
             "or layer='X' where they are expected counts"
         )
     names = np.asarray(adata.var_names, dtype=object)[positions]
-    return ChosenCounts(replace(counts, feature_names=names), positions, None if layer == X else layer)
+    counts = replace(counts, feature_names=names)
+    return ChosenCounts(counts, positions, None if layer == X else layer, not holds_counts(matrix))
 
 
 def layer_of_fit(adata: Any, key: str | None, layer: str | None) -> str | None:
-    """Return the layer with the counts of a fit, unless another is given."""
-    stored = str(adata.uns[Keys(key).uns]["layer"])
-    return layer if layer is not None or (stored == X and COUNTS_LAYER in adata.layers) else stored
+    """Return the layer with the counts of a fit, unless another is given.
+
+    X is taken as it is only if the fit was of fractions; otherwise X was normalised since.
+    """
+    about = adata.uns[Keys(key).uns]
+    if layer is not None or (about["layer"] == X and FRACTIONS not in about):
+        return layer
+    return str(about["layer"])
 
 
 def counts_of_fit(adata: Any, fit: Fit, key: str | None, layer: str | None) -> Counts:
@@ -791,7 +811,8 @@ def batch_of(adata: Any, key: str | None) -> Any:
 
 # ---------- results written into an AnnData object; log1pnmf.fitting.anndata reads them
 
-OBS_COLUMNS = "obs_columns"  # in `uns` of a fit: the columns of `obs` with its loadings
+# in `uns` of a fit: the columns of `obs` with its loadings, and whether its counts are not whole numbers
+OBS_COLUMNS, FRACTIONS = "obs_columns", "fractions"
 
 
 def write_fit(adata: Any, keys: Keys, fit: Fit, chosen: ChosenCounts) -> None:
@@ -813,7 +834,7 @@ def write_fit(adata: Any, keys: Keys, fit: Fit, chosen: ChosenCounts) -> None:
     for finding in (keys.markers, keys.usage, keys.evidence, keys.consensus):  # of an earlier fit
         adata.uns.pop(finding, None)
     named = fit.named(sample_names=adata.obs_names, feature_names=adata.var_names[chosen.positions])
-    adata.uns[keys.uns] = uns_of(named, chosen.layer)
+    adata.uns[keys.uns] = uns_of(named, chosen.layer) | ({FRACTIONS: True} if chosen.fractions else {})
 
 
 def as_frame(columns: Any) -> Any:
