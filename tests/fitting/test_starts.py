@@ -360,7 +360,7 @@ def test_starts_that_agree_end_the_race(monkeypatch):
 
 
 def test_a_start_ends_where_it_has_settled(monkeypatch):
-    engine, ends = engine_for(math.inf, TWO_BLOCKS), []
+    engine, ends = engine_for(math.inf, np.random.default_rng(0).poisson(4.0, (40, 30))), []
     for settled in (race_module.SETTLED, -1.0):
         monkeypatch.setattr(race_module, "SETTLED", settled)
         seen = []

@@ -64,7 +64,6 @@ FORMS = {
 
 @pytest.mark.filterwarnings("ignore:no markers are named:UserWarning")  # few samples
 @pytest.mark.filterwarnings("ignore:Writing zarr v2 data:UserWarning")
-@pytest.mark.filterwarnings("ignore:differences are relative:UserWarning")  # two factors
 @pytest.mark.parametrize("form", FORMS)
 def test_tools_and_plots_take_every_form(fitted, form, tmp_path):
     """Loadings are those of the samples, and nothing is written into the object it came from."""

@@ -600,7 +600,7 @@ def usage(
     p = np.where(error > 0.0, p, 1.0)  # a factor that no unit has, or all alike; the reference itself
     slope = str(getattr(groups, "name", None) or "slope")
     rows = [(part, name) for part, model in models.items() for name in model.others or (slope,)]
-    found = Usage(
+    return Usage(
         comparisons=tuple(name for _, name in rows),
         reference=reference,
         within=None if within is None else tuple(part for part, _ in rows),
@@ -619,9 +619,6 @@ def usage(
         replicated=replicate is not None,
         factor_names=names,
     )
-    if any(found.rivals):
-        warn(f"differences are {found.against}; see rivals, and pass relative_to= if you know", UserWarning)
-    return found
 
 
 def _groups_or_numbers(groups: Any, numeric: bool | None) -> Groups | Array:
