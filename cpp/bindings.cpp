@@ -1,4 +1,4 @@
-// What Python calls: arrays in, arrays out, threads and Ctrl-C in between. The only file that knows
+// What Python calls: arrays in, arrays out, threads and Ctrl-C in between. The only file that uses
 // Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -182,8 +182,8 @@ int usable_threads(int wanted, Index n_rows, double work) {
       std::clamp<Index>(wanted, 1, std::clamp<Index>(useful, 1, std::max<Index>(n_rows, 1))));
 }
 
-// Rows are handed out in small groups; nothing depends on who gets which. The caller's thread looks
-// for Ctrl-C.
+// Rows are handed out in small groups; nothing depends on who gets which. The caller's thread
+// checks for Ctrl-C.
 void run_rows(const Plan& plan, Index n_rows, int n_threads) {
   using Clock = std::chrono::steady_clock;
   constexpr auto kPatience = std::chrono::milliseconds(100);

@@ -118,7 +118,7 @@ struct Design {
   }
 
   // Where all exposures of columns are 1 they need no stream, except in coordinate descent, which
-  // always looks at it.
+  // always reads it.
   static bool needs_exposure(const HalfStep& h) {
     return h.rows.column_exposure != nullptr || h.task == Task::coordinate || h.model.exact_zeros;
   }

@@ -1,12 +1,12 @@
 // Link and noise of the model, as policies: the row solvers are templates over them, so that
 // nothing is decided per entry.
 //
-// The mean of an entry is t * em, with the exposure t and em a function of eta = x'b. A link says
-// what em is; noise says what an entry with that mean adds to the loss, and to its first and second
-// derivatives in eta (residual and weight). Every entry adds its zero terms; a count y > 0 adds its
-// count terms to them. In sparse form a quadratic in eta approximates the zero terms of all
-// entries; counts and listed zeros add by how much their own differ from it. A new link or noise is
-// one more struct here, a name in kernel.hpp and a line in kernel.cpp (make_plan).
+// The mean of an entry is t * em, with the exposure t and em a function of eta = x'b. A link is
+// a formula for em; noise is what an entry with that mean adds to the loss, and to its first and
+// second derivatives in eta (residual and weight). Every entry adds its zero terms; a count y > 0
+// adds its count terms to them. In sparse form a quadratic in eta approximates the zero terms of
+// all entries; counts and listed zeros add by how much their own differ from it. A new link or
+// noise is one more struct here, a name in kernel.hpp and a line in kernel.cpp (make_plan).
 #pragma once
 
 #include "kernel.hpp"
@@ -17,7 +17,7 @@ namespace log1pnmf::LOG1PNMF_ISA {
 // em = expm1(eta), whose derivatives are all em + 1.
 struct ShiftedLogLink {
   static constexpr bool kLinear = false;
-  // MostlySmall: whether it pays to look if all eta are small. Otherwise they are clamped, too.
+  // MostlySmall: whether it pays to check if all eta are small. Otherwise they are clamped, too.
   template <int U, bool MostlySmall = false>
   ALWAYS_INLINE static void mean_part(const Vec* eta, Vec* em) {
     if constexpr (MostlySmall) {

@@ -103,7 +103,7 @@ ALWAYS_INLINE Vec look_up(const double* table, [[maybe_unused]] int n, const dou
 }
 
 #if LOG1PNMF_LANES == 8
-// Adds every lane of v to that vector of sums which the integers say; each is below kLanes.
+// Adds every lane of v to the vector of sums that its integer selects; each is below kLanes.
 ALWAYS_INLINE void add_by_label(Vec v, const double* labels, Vec* sums) {
   const auto which = (__m512i)load_as<VecI>(labels);
   REPEAT (b, kLanes)

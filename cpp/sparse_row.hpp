@@ -1,7 +1,7 @@
 // A row in sparse form: its counts, and the zeros that are listed, entry by entry.
 //
 // The zero terms of all entries are approximated by a quadratic q (policies.hpp), whose sum over
-// the row is known without a look at the entries (ZeroSums). So an entry with zero terms z adds
+// the row follows without evaluating the entries (ZeroSums). So an entry with zero terms z adds
 //   a listed zero:  z - q,      a count:  its count terms + z - q.
 // In exact form every entry has added z already (exact_row.hpp), and a count adds its count terms.
 #pragma once

@@ -232,7 +232,7 @@ class ZeroSurveyPlan final : public Plan {
     return {mean, std::max(std::sqrt(variance), 1e-7 * (1.0 + std::abs(mean)))};
   }
 
-  // What is known without a look at the entries: em expanded around the mean eta, and with a
+  // What follows without evaluating the entries: em expanded around the mean eta, and with a
   // dispersion the first term of what its logarithm takes away. Also how the numbers of the entries
   // are standardised.
   struct Expansion {
@@ -377,7 +377,7 @@ class ZeroSurveyPlan final : public Plan {
       p.a[3] = x[3] / known.of_t.spread;
       p.a[0] -= known.of_t.mean * p.a[3];
       p.a[4] = x[4] / known.unit + known.b2;
-      if (p.a[4] > 1e-12 * known.b2) p.a[4] = 0.0;  // the rest is rounding
+      if (p.a[4] > 1e-12 * known.b2) p.a[4] = 0.0;  // smaller ones are rounding errors
     }
     return p;
   }

@@ -53,7 +53,7 @@ class Engine:
     rounds_loss: bool = False
     """Whether losses that come with steps are in single precision; that of ``loss`` never is."""
     note: str | None = None
-    """What the summary of a fit should tell about where the counts are."""
+    """Where the counts are, for the messages of a fit."""
     _errors: tuple[tuple[Any, Any, bool], tuple[float, float]] | None = None
 
     def with_problem(self, problem: Problem) -> Engine:

@@ -40,7 +40,7 @@ def effective_threads(n_jobs: int | None) -> int:
     """Turn `n_jobs` into a number of threads.
 
     `n_jobs`: as in scikit-learn: None and -1 are all cores this process may use, fewer where
-    ``OMP_NUM_THREADS`` or threadpoolctl say so; -2 is all but one of them, and so on. A positive number is
+    ``OMP_NUM_THREADS`` or threadpoolctl allow; -2 is all but one of them, and so on. A positive number is
     taken as it is, up to four for every processor (64 at least): more only cost memory.
     """
     given: object = n_jobs

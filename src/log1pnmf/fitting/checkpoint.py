@@ -79,7 +79,7 @@ class Loaded:
     seconds: float  # what the fit had taken
 
     def check_same(self, here: Mapping[str, Any]) -> None:
-        """Refuse to resume another fit, and say how it differs."""
+        """Refuse to resume another fit, with the differences."""
         different = [
             f"{name} ({group}) is {self.identity[group].get(name)!r} there and {value!r} here"
             for group in ("data", "settings")
@@ -172,11 +172,11 @@ def _check_parameters(at: Iteration, settings: Mapping[str, Any], shape: tuple[i
     # the compiled core would read beyond its arrays
     indptr, indices, shape = zeros.stored.indptr, zeros.stored.indices, zeros.stored.shape
     if indptr.dtype != np.int64 or indptr.shape != (m + 1,) or indices.dtype != np.int32 or indices.ndim != 1:
-        raise ValueError("the zeros that are visited have the wrong type or shape")
+        raise ValueError("the zeros to evaluate have the wrong type or shape")
     if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any() or shape[0] != m:
-        raise ValueError("the zeros that are visited do not fit together")
+        raise ValueError("the zeros to evaluate do not fit together")
     if shape[1] not in (0, n) or (len(indices) and not (indices.min() >= 0 and indices.max() < n)):
-        raise ValueError(f"a zero that is visited is beyond the {n} samples")
+        raise ValueError(f"a zero to evaluate is beyond the {n} samples")
 
 
 # ---------------------------------------------------------------- the same fit

@@ -41,16 +41,16 @@ from .solver import (
     with_exposure,
 )
 
-# ---------- updates of the zeros that are visited
+# ---------- updates of the zeros to evaluate
 
 LARGEST_STORED = 1.0 / 3.0
-"""Part of all entries from which visiting all of them costs less than visiting the poor ones."""
+"""Part of all entries from which evaluating all of them costs less than evaluating the poor ones."""
 
-LAST_SECOND_LOOK = 31  # iteration up to which a fit that visits all zeros looks whether fewer would do by now
+LAST_SECOND_LOOK = 31  # iteration up to which a fit that evaluates all zeros checks whether fewer would do
 
 SLACK, LATER_SLACK = 0.5, 0.8
 """Part of the tolerance that an update may use: factors change afterwards, and errors grow. The second is for
-dispersions after `LAST_EARLY`: visited zeros are most of the cost there, and factors change less."""
+dispersions after `LAST_EARLY`: evaluated zeros are most of the cost there, and factors change less."""
 
 EARLY, LAST_EARLY = 10.0, 15
 """Errors that are allowed at first, in tolerances, and the iteration up to which they are."""
@@ -62,12 +62,12 @@ class Update(NamedTuple):
     """A problem that takes the place of another one on the way."""
 
     problem: Problem
-    gain: float = 0.0  # of ``loss + problem.cost`` by better parameters, all zeros visited
+    gain: float = 0.0  # of ``loss + problem.cost`` by better parameters, all zeros evaluated
     point: Point | None = None  # where to go on, if loadings had to move along
 
 
 def is_due(index: int, *, often: bool = False) -> bool:
-    """Whether to look after that iteration: often at first, when factors change most.
+    """Whether to check after that iteration: often at first, when factors change most.
 
     >>> [index for index in range(100) if is_due(index)]
     [1, 3, 7, 15, 31, 63]
@@ -80,13 +80,13 @@ def is_due(index: int, *, often: bool = False) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class AdaptiveUpdate:
-    """Chooses which zeros are visited, and the quadratics of all others."""
+    """Chooses which zeros are evaluated, and the quadratics of all others."""
 
     # errors of the quadratics, summed up without regard to their sign, relative to the log-likelihood
     tolerance: float
     # so many times larger errors are allowed at first, when factors are still far from where they end
     early: float = EARLY
-    # visit all zeros where the fit would end, and from then on: a fit that is exact at its end
+    # evaluate all zeros where the fit would end, and from then on: a fit that is exact at its end
     ends_exact: bool = False
 
     def begin(self, engine: Engine) -> Problem:
@@ -102,7 +102,7 @@ class AdaptiveUpdate:
         """Return an update, None where the old problem will do. `error`: at the point, where it is known."""
         tolerance = self.tolerance * (1.0 if final or index > LAST_EARLY else self.early)
         problem, straight = engine.problem, not final and index < LAST_EARLY
-        if not isinstance(problem.zeros, AdaptiveZeros):  # all are visited; by a poor start, perhaps
+        if not isinstance(problem.zeros, AdaptiveZeros):  # all are evaluated; by a poor start, perhaps
             if final or index > LAST_SECOND_LOOK or self.ends_exact:
                 return None
             fresh = self.chosen(engine, at, loss, tolerance, straight=straight)
@@ -197,7 +197,7 @@ class ParameterUpdate:
         problem = now.problem
         if problem is engine.problem:
             return None if self.zeros is None else self.zeros(engine, at, loss, index=index, final=final)
-        if problem.noise is not engine.problem.noise:  # other zeros need to be visited
+        if problem.noise is not engine.problem.noise:  # other zeros need to be evaluated
             exact = replace(problem, zeros=None)
             if self.zeros is None:
                 return Update(exact, gained, at)

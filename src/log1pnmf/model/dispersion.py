@@ -1,6 +1,6 @@
 """Dispersions of negative binomial counts: the most likely ones given the means, pulled towards their trend.
 
-A feature says little about its own dispersion when its counts are few. So ``theta = log(phi)`` has a prior, a
+A feature with few counts has little information on its own dispersion. So ``theta = log(phi)`` has a prior, a
 normal law around a smooth function of the feature's mean count (`log1pnmf.model.noise`). With the prior held
 fixed, `update_dispersions` never raises
 
@@ -302,7 +302,7 @@ def _gammas(y: Array, phi: Array, feature: Which) -> tuple[Array, Array, Array]:
 
 POWERS, N_BINS = 8, 22
 # The last bin ends so far above the logarithm of the largest count: means are hardly ever larger. Those
-# that are less than the largest count by more than ``exp(17)`` are too small to say anything about a
+# that are less than the largest count by more than ``exp(17)`` are too small to matter for a
 # dispersion.
 ABOVE = 5.0
 FEWEST_SAMPLES = 1000  # with fewer, evaluating all means costs no more

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf.counts.compress import dense_blocks
-from log1pnmf.counts.counts import Counts
 
 from .noise import POISSON, Noise, ShiftedLog
 from .problem import FREE, Constraint, Problem
@@ -66,20 +65,6 @@ def _entries(y: Array, eta: Array, t: Array, zeros: Form) -> tuple[Array, Array,
 
 
 # ---------------------------------------------------------------- the whole matrix
-
-
-def log_likelihood(
-    counts: Counts,
-    loadings: Array,
-    factors: Array,
-    link: ShiftedLog,
-    size_factors: Array,
-    *,
-    zeros: Quadratic | None = None,
-) -> float:
-    """Full Poisson log-likelihood; exact, or with `zeros` in place of ``expm1(eta)`` at zero counts."""
-    problem = Problem(counts, size_factors, link, zeros)
-    return -negative_log_likelihood(problem, loadings, factors / link.alpha)
 
 
 def negative_log_likelihood(problem: Problem, loadings: Array, factors: Array) -> float:

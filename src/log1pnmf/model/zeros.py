@@ -54,8 +54,8 @@ class Quadratic:
 class EntryZeros(NamedTuple):
     """What replaces the zero loss: ``t (a1 eta + (a2 + t b2) eta**2 + a4 (eta + SHIFT)**4)``.
 
-    `stored` says which zeros are computed exactly instead. `a2` and `a4` are not negative. `b2` is not
-    positive: its term is the concave part.
+    `stored` marks the zeros that are computed exactly. `a2` and `a4` are not negative. `b2` is not positive:
+    its term is the concave part.
     """
 
     a1: Any
@@ -210,7 +210,7 @@ SURVEYED = 1024  # samples that are enough to choose which zeros to compute exac
 
 
 def surveyed_every(n_samples: int) -> int:
-    """Describe which samples a survey looks at: 1 is every one, 2 every second."""
+    """Describe which samples a survey evaluates: 1 is every one, 2 every second."""
     return max(1, n_samples // SURVEYED)
 
 
