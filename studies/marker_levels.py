@@ -28,6 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
     "c = 0.1": {"c": 0.1},
     "c = inf": {"c": np.inf},
     "overdispersed, nb": {"phi": 0.5, "noise": "nb"},
+    "three factors too many, nb": {"phi": 0.5, "noise": "nb", "more": 3},
     "a strong factor of 2% of the samples, nb": {
         "phi": 0.5,
         "noise": "nb",
@@ -60,7 +61,9 @@ def measure(case: dict[str, Any], sizes: str, seed: int) -> list[list[float]]:
     given = depth / depth.mean() if sizes == "true" else sizes
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fit = fit_log1p_nmf(counts, 4, c=c, noise=case.get("noise", "poisson"), size_factors=given, n_jobs=1)
+        k_fitted = 4 + case.get("more", 0)
+        noise = case.get("noise", "poisson")
+        fit = fit_log1p_nmf(counts, k_fitted, c=c, noise=noise, size_factors=given, n_jobs=1)
         found = markers(fit, counts, n_jobs=1)
     rows = []
     for k, j in match_factors(loadings, fit.loadings).pairs[2 if "rare" in case else 0 :]:
