@@ -62,7 +62,7 @@ def iterations(engine, L, F, n):
 
 
 def adaptive(engine, L, F):
-    """The engine with adaptive zeros at a point, and what a renewal and a look cost."""
+    """The engine with adaptive zeros at a point, and what a re-selection and a check of errors cost."""
     loss, marks = engine.loss(L, F), []
 
     def mark():
@@ -312,7 +312,7 @@ def show_fits(names):
             renewals = int(np.isnan(fit.history["relative_change"]).sum()) - 1
             print(
                 f"{name:>5} {likelihood:<12} {seconds:.2f} s, {fit.n_iter} iterations ({fit.stopped}), "
-                f"{renewals} renewals, iterations ended after {fit.history['seconds'][-1]:.2f} s; "
+                f"{renewals} re-selections, iterations ended after {fit.history['seconds'][-1]:.2f} s; "
                 f"exact log-likelihood {-exact:.6e}, certificate {fit.certificate}",
                 flush=True,
             )

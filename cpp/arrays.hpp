@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <memory>
+#include <numeric>
 #include <type_traits>
 #include <vector>
 
@@ -75,71 +75,41 @@ bool copy_canonical(const RawRows& rows, const Column* indices, const Value* val
 
 // The same entries by columns, each with ascending rows. False, and no result, where columns do not
 // rise within rows or point outside. The rows must be sound. Value: any type as wide as the values.
-//
-// Some columns at a time, which rows have one after the other: places far apart would not be in the
-// cache. Rows and values are first written side by side, which halves the cache lines at work, and
-// then apart; only where that room is small against the outputs.
+// Some columns at a time, whose ends are nearly all in the first-level cache.
 template <class Value>
 bool sort_by_columns(const RawRows& rows, const std::int32_t* indices, const Value* values,
                      Index* out_indptr, std::int32_t* out_rows, Value* out_values) {
-  // Columns whose ends, a cache line each, are nearly all in the first-level cache; entries of a
-  // row that are read in one go, on average; rows and cache lines ahead
-  constexpr Index kColumnsAtOnce = 512, kShortestRun = 8, kRowsAhead = 2, kLinesAhead = 3;
-  constexpr Index kShareOfRoom = 8, kLeastRoom = 1 << 16;
-  struct Entry {
-    std::int32_t row;
-    Value value;
-  };
+  // entries of a row that are read in one go, on average; rows and cache lines ahead
+  constexpr Index kColumnsAtOnce = 256, kShortestRun = 8, kRowsAhead = 2, kLinesAhead = 3;
   const auto fetch = [](const auto* data) {  // any address will do
     const char* bytes = reinterpret_cast<const char*>(data);
     for (int line = 0; line < kLinesAhead; ++line) __builtin_prefetch(bytes + line * 64);
   };
   const Index n = rows.n_rows, m = rows.n_columns;
-  std::vector<std::uint32_t> lengths(m);
+  std::fill_n(out_indptr, m + 1, 0);
   for (Index i = 0; i < n; ++i) {
     const Index from = rows.indptr[i], to = rows.indptr[i + 1];
     if (!rises(indices + from, to - from, m)) return false;
-    for (Index e = from; e < to; ++e) ++lengths[indices[e]];
+    for (Index e = from; e < to; ++e) ++out_indptr[indices[e] + 1];
   }
-  out_indptr[0] = 0;
-  for (Index j = 0; j < m; ++j) out_indptr[j + 1] = out_indptr[j] + lengths[j];
+  std::partial_sum(out_indptr, out_indptr + m + 1, out_indptr);
 
   const Index most = std::max<Index>(1, rows.n_entries / (kShortestRun * std::max<Index>(n, 1)));
   const Index groups = std::clamp<Index>((m + kColumnsAtOnce - 1) / kColumnsAtOnce, 1, most);
-  const Index width = (m + groups - 1) / groups,
-              room_size = std::max(kLeastRoom, rows.n_entries / kShareOfRoom);
-  const auto room = std::make_unique_for_overwrite<Entry[]>(
-      static_cast<std::size_t>(std::min(room_size, rows.n_entries)));
-  std::vector<Index> next(width), at(rows.indptr, rows.indptr + n);
-  for (Index begin = 0; begin < m; begin += width) {
-    const Index end = std::min(begin + width, m), first = out_indptr[begin],
-                size = out_indptr[end] - first;
-    const auto visit = [&](Index origin, const auto& put) {
-      for (Index j = begin; j < end; ++j) next[j - begin] = out_indptr[j] - origin;
-      for (Index i = 0; i < n; ++i) {
-        if (groups > 1 && i + kRowsAhead < n) {
-          const Index coming = at[i + kRowsAhead];
-          fetch(indices + coming);
-          fetch(values + coming);
-        }
-        const Index to = rows.indptr[i + 1];
-        Index e = at[i];
-        for (; e < to && indices[e] < end; ++e)
-          put(next[indices[e] - begin]++, static_cast<std::int32_t>(i), values[e]);
-        at[i] = e;
+  const Index width = (m + groups - 1) / groups;
+  std::vector<Index> next(out_indptr, out_indptr + m), at(rows.indptr, rows.indptr + n);
+  for (Index begin = 0; begin < m; begin += width)
+    for (Index i = 0; i < n; ++i) {
+      if (i + kRowsAhead < n) {
+        fetch(indices + at[i + kRowsAhead]);
+        fetch(values + at[i + kRowsAhead]);
       }
-    };
-    if (size > room_size) {
-      visit(0, [&](Index place, std::int32_t row, Value value) {
-        out_rows[place] = row;
-        out_values[place] = value;
-      });
-      continue;
+      for (Index& e = at[i]; e < rows.indptr[i + 1] && indices[e] < begin + width; ++e) {
+        const Index place = next[indices[e]]++;
+        out_rows[place] = static_cast<std::int32_t>(i);
+        out_values[place] = values[e];
+      }
     }
-    visit(first, [&](Index place, std::int32_t row, Value value) { room[place] = {row, value}; });
-    for (Index e = 0; e < size; ++e) out_rows[first + e] = room[e].row;
-    for (Index e = 0; e < size; ++e) out_values[first + e] = room[e].value;
-  }
   return true;
 }
 

@@ -1,10 +1,11 @@
-// What Python calls: arrays in, arrays out, threads and Ctrl-C in between. The only file that knows
+// What Python calls: arrays in, arrays out, threads and Ctrl-C in between. The only file that uses
 // Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -32,9 +33,11 @@ namespace {
 template <class T>
 using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Matrix = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Tables = std::tuple<Matrix, Matrix, Matrix>;  // lower and upper bounds, penalty
 using Values = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;  // of any type
 template <class T>
 using Output = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
+using Cube = nb::ndarray<double, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Maybe = std::optional<T>;
 
@@ -45,12 +48,11 @@ void require(bool holds, const char* what) {
 // The data of an array, which must have so many numbers; null where there is none.
 template <class Array>
 auto sized(Index size, const Array& array) {
-  require(static_cast<Index>(array.size()) == size, "an array has the wrong size");
-  return array.data();
-}
-template <class Array>
-auto sized(Index size, const Maybe<Array>& array) -> decltype(array->data()) {
-  return array ? sized(size, *array) : nullptr;
+  if constexpr (requires { array.has_value(); }) return array ? sized(size, *array) : nullptr;
+  else {
+    require(static_cast<Index>(array.size()) == size, "an array has the wrong size");
+    return array.data();
+  }
 }
 
 template <class Choice>
@@ -66,12 +68,9 @@ Choice named(const std::string& name,
 class Side {
   template <class Array>
   auto keep(Index size, const Array& array) {
-    kept_.emplace_back(array);
+    if constexpr (!requires { array.has_value(); }) kept_.emplace_back(array);
+    else if (array) kept_.emplace_back(*array);
     return sized(size, array);
-  }
-  template <class Array>
-  auto keep(Index size, const Maybe<Array>& array) -> decltype(array->data()) {
-    return array ? keep(size, *array) : nullptr;
   }
 
  public:
@@ -122,7 +121,11 @@ class Side {
   void set_zeros(Maybe<Vector<Index>> stored_indptr, Maybe<Vector<std::int32_t>> stored_indices,
                  Maybe<Matrix> row_quadratic, Maybe<Matrix> column_quadratic, Matrix row_linear,
                  Matrix row_quadratics, Matrix column_linear, Matrix column_quadratics) {
-    const Index n = rows.n_rows, m = rows.n_columns, rank = dispersed() ? 2 : 1;
+    const Index n = rows.n_rows, m = rows.n_columns;
+    const auto rank = static_cast<Index>(row_quadratics.shape(1));
+    require(rank == 1 ? !dispersed() : rank == 2, "zeros have one or two terms");
+    require(rank == 1 || dispersed() || (model.link == Link::shifted_log && !rows.batches.any()),
+            "quartics need the shifted log link and no batches");
     require(row_quadratic.has_value() != column_quadratic.has_value(),
             "quadratics belong to rows or to columns");
     require(stored_indptr.has_value() == stored_indices.has_value(),
@@ -149,8 +152,11 @@ class Side {
     return static_cast<double>(rows.indptr[rows.n_rows] + n_stored_) * (8.0 + K);
   }
   bool dispersed() const { return model.noise == Noise::negative_binomial; }
-  // Coefficients of the quadratic that approximates the zeros of a feature.
-  int polynomial_width() const { return dispersed() ? 5 : 3; }
+  // Of so many coefficients of the approximation of the zeros of a feature.
+  int checked_width(std::size_t width) const {
+    require(dispersed() ? width == 5 : width == 3 || width == 4, "an array has the wrong size");
+    return static_cast<int>(width);
+  }
 
   Rows rows{};
   Zeros zeros{};
@@ -176,8 +182,8 @@ int usable_threads(int wanted, Index n_rows, double work) {
       std::clamp<Index>(wanted, 1, std::clamp<Index>(useful, 1, std::max<Index>(n_rows, 1))));
 }
 
-// Rows are handed out in small groups; nothing depends on who gets which. The caller's thread looks
-// for Ctrl-C.
+// Rows are handed out in small groups; nothing depends on who gets which. The caller's thread
+// checks for Ctrl-C.
 void run_rows(const Plan& plan, Index n_rows, int n_threads) {
   using Clock = std::chrono::steady_clock;
   constexpr auto kPatience = std::chrono::milliseconds(100);
@@ -235,19 +241,19 @@ HalfStep half_step(const Side& side, const Matrix& start, const Matrix& design) 
 }
 
 // Each has one row, or one for each row.
-Bounds bounds_of(const Matrix& lower, const Matrix& upper, const Matrix& penalty, Index n,
-                 Index K) {
+Bounds bounds_of(const Tables& tables, Index n, Index K) {
   const auto numbers = [&](const Matrix& given) -> Bounds::Numbers {
     const bool single = given.shape(0) == 1 && n != 1;
     return {sized(single ? K : n * K, given), single ? 0 : K};
   };
+  const auto& [lower, upper, penalty] = tables;
   return {numbers(lower), numbers(upper), numbers(penalty)};
 }
 
 void run(const std::string& kernel, const std::string& task, const Side& side, Matrix start,
-         Matrix design, Matrix lower, Matrix upper, Matrix penalty, Output<double> values,
-         Output<double> gradient, Output<double> loss, Output<double> decrease,
-         Output<std::uint8_t> rejected, Output<double> batch_sums, bool with_loss, int n_threads) {
+         Matrix design, Tables tables, Output<double> values, Output<double> gradient,
+         Output<double> loss, Output<double> decrease, Output<std::uint8_t> rejected,
+         Output<double> batch_sums, bool with_loss, int n_threads) {
   HalfStep h = half_step(side, start, design);
   const Index n = h.rows.n_rows;
   const int K = h.n_components;
@@ -255,11 +261,11 @@ void run(const std::string& kernel, const std::string& task, const Side& side, M
       task,
       {{"newton", Task::newton}, {"coordinate", Task::coordinate}, {"evaluate", Task::evaluate}});
   require(h.task != Task::coordinate ||
-              (!side.dispersed() && !h.rows.batches.any() && h.zeros.column_quadratic == nullptr &&
+              (!side.dispersed() && h.zeros.rank < 2 && !h.rows.batches.any() && h.zeros.column_quadratic == nullptr &&
                h.zeros.stored.indptr == nullptr),
           "coordinate descent needs Poisson noise, one quadratic for a row and no batches");
   h.with_loss = with_loss;
-  h.bounds = bounds_of(lower, upper, penalty, n, K);
+  h.bounds = bounds_of(tables, n, K);
   h.values = sized(n * K, values);
   h.gradient = sized(n * K, gradient);
   h.loss = sized(n, loss);
@@ -281,17 +287,9 @@ void add_statistics(const std::string& kernel, const Side& side, Matrix start, M
   run_plan(kernel, h, n, side.work(h.n_components), n_threads);
 }
 
-void mean_sums(const std::string& kernel, const Side& side, Matrix start, Matrix design,
-               Output<double> sums, int n_threads) {
-  HalfStep h = half_step(side, start, design);
-  h.task = Task::means;
-  h.batch_sums = sized(h.rows.n_rows * h.rows.batches.count, sums);
-  run_plan(kernel, h, h.rows.n_rows, side.work(h.n_components), n_threads);
-}
-
 void solve_programs(const std::string& kernel, Matrix hessian, Matrix gradient, Matrix start,
-                    Matrix lower, Matrix upper, Matrix penalty, Output<double> values,
-                    Output<double> decrease, Output<double> curvature, int n_threads) {
+                    Tables tables, Output<double> values, Output<double> decrease,
+                    Output<double> curvature, int n_threads) {
   const auto n = static_cast<Index>(start.shape(0)), K = static_cast<Index>(start.shape(1));
   Programs p{};
   p.n_rows = n;
@@ -299,7 +297,7 @@ void solve_programs(const std::string& kernel, Matrix hessian, Matrix gradient, 
   p.hessian = sized(n * (K * (K + 1) / 2), hessian);
   p.gradient = sized(n * K, gradient);
   p.start = start.data();
-  p.bounds = bounds_of(lower, upper, penalty, n, K);
+  p.bounds = bounds_of(tables, n, K);
   p.values = sized(n * K, values);
   p.decrease = sized(n, decrease);
   p.curvature = sized(n, curvature);
@@ -319,17 +317,19 @@ void run_pass(const std::string& kernel, const Side& side, const Pass& pass, int
 
 void survey_zeros(const std::string& kernel, const Side& side, Matrix start, Matrix design,
                   Index stride, bool convex, Vector<double> thresholds, Output<double> error,
-                  Output<double> n_above, Output<double> quadratic, int n_threads) {
+                  Output<double> n_above, Cube quadratic, int n_threads) {
   const auto n_thresholds = static_cast<int>(thresholds.size());
   const Index cells = side.rows.n_rows * n_thresholds;
+  const int width = side.checked_width(quadratic.shape(2));
   const ZeroSurvey survey{feature_pass(side, start, design),
                           stride,
                           convex,
+                          width,
                           n_thresholds,
                           thresholds.data(),
                           sized(cells, error),
                           sized(cells, n_above),
-                          sized(cells * side.polynomial_width(), quadratic)};
+                          sized(cells * width, quadratic)};
   run_pass(kernel, side, survey, n_threads);
 }
 
@@ -369,10 +369,12 @@ void zero_errors(const std::string& kernel, const Side& side, Matrix start, Matr
                  Index stride, Matrix quadratic, Output<double> signed_error,
                  Output<double> absolute_error, int n_threads) {
   const Index n = side.rows.n_rows;
+  const int width = side.checked_width(quadratic.shape(1));
   const ZeroErrors errors{feature_pass(side, start, design),
                           stride,
                           side.zeros.stored,
-                          sized(n * side.polynomial_width(), quadratic),
+                          width,
+                          sized(n * width, quadratic),
                           sized(n, signed_error),
                           sized(n, absolute_error)};
   run_pass(kernel, side, errors, n_threads);
@@ -440,12 +442,11 @@ void transpose(Vector<Index> indptr, Vector<std::int32_t> indices, Values values
 
 // KKT residual of a side, not divided by the total: sums of the values times sums of the absolute
 // slopes that the bounds leave. Slopes of rows that are not counted are left out; empty: all are.
-double side_residual(Matrix values, Matrix gradient, Vector<std::uint8_t> counted, Matrix lower,
-                     Matrix upper, Matrix penalty) {
+double side_residual(Matrix values, Matrix gradient, Vector<std::uint8_t> counted, Tables tables) {
   const auto n = static_cast<Index>(values.shape(0)), K = static_cast<Index>(values.shape(1));
   const double* gradients = sized(n * K, gradient);
   const std::uint8_t* counts = counted.size() > 0 ? sized(n, counted) : nullptr;
-  const Bounds bounds = bounds_of(lower, upper, penalty, n, K);
+  const Bounds bounds = bounds_of(tables, n, K);
   std::vector<double> sizes(static_cast<std::size_t>(K)), slopes(sizes);
   nb::gil_scoped_release released;
   for (Index i = 0; i < n; ++i) {
@@ -462,14 +463,6 @@ double side_residual(Matrix values, Matrix gradient, Vector<std::uint8_t> counte
   }
   return std::inner_product(sizes.begin(), sizes.end(), slopes.begin(), 0.0) /
          std::max<double>(1.0, static_cast<double>(n));
-}
-
-// A kernel's own expm1 or log of a multiple of 32 numbers, for accuracy tests.
-void apply(const std::string& kernel, const std::string& function, Vector<double> x,
-           Output<double> y) {
-  const auto n = static_cast<Index>(x.size());
-  const auto& table = find_kernel(kernel);
-  (function == "log" ? table.log : table.expm1)(x.data(), sized(n, y), n);
 }
 
 int max_threads() {
@@ -493,7 +486,6 @@ NB_MODULE(_core, m) {
       .def("set_zeros", &Side::set_zeros);
   m.def("run", &run);
   m.def("add_statistics", &add_statistics);
-  m.def("mean_sums", &mean_sums);
   m.def("solve_programs", &solve_programs);
   m.def("survey_zeros", &survey_zeros);
   m.def("collect_zeros", &collect_zeros);
@@ -502,7 +494,6 @@ NB_MODULE(_core, m) {
   m.def("take_canonical", &take_canonical);
   m.def("transpose", &transpose);
   m.def("side_residual", &side_residual);
-  m.def("apply", &apply);
   m.def("runnable_kernels", &runnable_kernels);
   m.def("after_fork", [] { forked = true; });
   m.def("max_threads", &max_threads);

@@ -31,19 +31,15 @@ class CoordinateRow {
     h_.loss[i] = loss_;
     rejected_ = 0;
     std::copy_n(row_.count == 0 ? box_.lower : start, K_, b_ + 0);
-    if (row_.count > 0) solve();
-    else loss_ = box_.above_zero(K_) ? evaluator_.loss(b_) : 0.0;
+    if (row_.count == 0) loss_ = box_.above_zero(K_) ? evaluator_.loss(b_) : 0.0;
+    else if (Link::kLinear || !h_.model.exact_zeros) cycles<false>();
+    else if constexpr (!Link::kLinear) cycles<true>();
     h_.rejected[i] = rejected_;
     std::copy_n(b_ + 0, K_, h_.values + i * K_);
     h_.decrease[i] = h_.loss[i] + box_.cost(K_, start) - loss_ - box_.cost(K_, b_);
   }
 
  private:
-  // What is laid out: the counts alone (sparse), all entries with the counts gathered from them
-  // (exact), or all entries as if they were counts, zeros included (dense).
-  enum class Form { sparse, exact, dense };
-  static constexpr bool exact(Form form) { return form == Form::exact || form == Form::dense; }
-
   static constexpr int kCycles = 3;
   // The seventh term of the series is then below the last bit
   static constexpr double kShort = 1.0 / 128;
@@ -62,55 +58,38 @@ class CoordinateRow {
     return round_up(longest, kLargestBlock);
   }
 
-  void solve() {
-    if (Link::kLinear || !h_.model.exact_zeros) return cycles<Form::sparse>();
-    if constexpr (!Link::kLinear) {
-      if (is_dense(h_.rows, row_.number)) cycles<Form::dense>();
-      else cycles<Form::exact>();
-    }
-  }
-
-  template <Form F>
+  // Exact: all entries are laid out, with the counts gathered from them; otherwise counts alone.
+  template <bool Exact>
   void cycles() {
-    lay_out<F>();
+    lay_out<Exact>();
     State *now = &now_, *next = &next_;
-    refresh_eta(*now);
-    refresh_gram();
-    move(*now, *now, 0, 0.0);
-    invert<F>(*now);
-    loss_known_ = true;
-    for (int cycle = 0; cycle < kCycles; ++cycle) {
-      double moved = 0.0;
-      for (int k = 0; k < K_; ++k) moved += step<F>(k, now, next);
-      if (moved == 0.0) break;
-    }
-    if (!loss_known_) loss_ = loss_at<F>(*now);
-  }
-
-  void refresh_eta(State& at) const {
     for (Index e = 0; e < padded_; e += kLanes) {
       Vec eta = Vec{};
       for (int k = 0; k < K_; ++k) eta += b_[k] * load(x(k) + e);
-      store(at.eta + e, eta);
+      store(now->eta + e, eta);
     }
+    refresh_gram();
+    move(*now, *now, 0, 0.0);
+    invert<Exact>(*now);
+    loss_known_ = true;
+    for (int cycle = 0; cycle < kCycles; ++cycle) {
+      double moved = 0.0;
+      for (int k = 0; k < K_; ++k) moved += step<Exact>(k, now, next);
+      if (moved == 0.0) break;
+    }
+    if (!loss_known_) loss_ = loss_at<Exact>(*now);
   }
 
-  template <Form F>
+  template <bool Exact>
   void lay_out() {
     read_values(h_.rows, row_.offset, row_.count, y_);
     counts_padded_ = round_up(row_.count, kStep);
     gathered_ = 0;
     std::fill(y_ + row_.count, y_ + counts_padded_, 0.0);
-    if constexpr (exact(F)) {
+    if constexpr (Exact) {
       padded_ = round_up(h_.rows.n_columns, kStep);
       X_now_ = design_.transposed;
       stride_ = design_.padded;
-      if constexpr (F == Form::dense) {
-        std::fill(counts_em_ + 0, counts_em_ + padded_, 0.0);
-        for (Index p = 0; p < row_.count; ++p) counts_em_[row_.indices[p]] = y_[p];
-        swap(counts_em_, y_);
-        counts_padded_ = padded_;
-      }
     } else {
       padded_ = counts_padded_;
       X_now_ = X_;
@@ -147,8 +126,7 @@ class CoordinateRow {
   }
 
   // The same for changes of eta of at most kShort: em' = em + (em + 1) expm1(d), with six terms of
-  // the series. Dense rows leave eta behind until it is needed: they are bound by memory.
-  template <Form F>
+  // the series.
   void move_shortly(const State& from, State& to, int k, double delta) {
     constexpr int U = kUnroll;
     constexpr double kSeries[] = {1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0};
@@ -157,8 +135,7 @@ class CoordinateRow {
     for (Index e = 0, n = padded_; e < n; e += kStep) {
       Vec d[U], q[U];
       EACH d[u] = delta * load(xk + e + u * kLanes);
-      if constexpr (F != Form::dense)
-        EACH store(eta1 + e + u * kLanes, load(eta0 + e + u * kLanes) + d[u]);
+      EACH store(eta1 + e + u * kLanes, load(eta0 + e + u * kLanes) + d[u]);
       EACH q[u] = splat(1.0 / 720);
       REPEAT (i, 5) EACH q[u] = q[u] * d[u] + kSeries[i];
       EACH {
@@ -176,27 +153,27 @@ class CoordinateRow {
     std::fill(to + row_.count, to + counts_padded_, padding);
   }
 
-  template <Form F>
+  template <bool Exact>
   const double* em_at_counts(const State& at) {
-    if constexpr (F != Form::exact) return at.em;
+    if constexpr (!Exact) return at.em;
     gather_counts(at.em, 1.0, counts_em_);
     return counts_em_;
   }
 
   // Design of coordinate k, gathered when first asked for and kept for the row's other cycles.
-  template <Form F>
+  template <bool Exact>
   const double* x_at_counts(int k) {
-    if constexpr (F != Form::exact) return x(k);
+    if constexpr (!Exact) return x(k);
     double* at = counts_x_ + k * entries_;
     if (k >= gathered_) gather_counts(x(k), 0.0, at);
     gathered_ = std::max(gathered_, k + 1);
     return at;
   }
 
-  template <Form F>
+  template <bool Exact>
   void invert(State& at) {
     constexpr int U = kUnroll;
-    const double* em = em_at_counts<F>(at);
+    const double* em = em_at_counts<Exact>(at);
     double* to = at.inverse;
     for (Index p = 0, n = counts_padded_; p < n; p += kStep) {
       Vec inverse[U];
@@ -207,7 +184,7 @@ class CoordinateRow {
   }
 
   // Loss of the row (without its penalty), and 1/em of the counts.
-  template <Form F>
+  template <bool Exact>
   double loss_at(State& at) {
     constexpr int U = kUnroll;
     Vec means = Vec{}, loss = Vec{};
@@ -215,13 +192,13 @@ class CoordinateRow {
     if constexpr (!Link::kLinear)
       for (Index e = 0; e < padded_; e += kLanes) {
         const Vec t = load(x(K_) + e), em = load(at.em + e);
-        if constexpr (exact(F)) means += t * em;
+        if constexpr (Exact) means += t * em;
         else {
           const Vec eta = load(at.eta + e);
           means += t * (em - eta * (a1 + a2 * eta));
         }
       }
-    const double* em = em_at_counts<F>(at);
+    const double* em = em_at_counts<Exact>(at);
     for (Index p = 0; p < counts_padded_; p += kStep) {
       Vec value[U], log[U], inverse[U];
       EACH value[u] = load(em + p + u * kLanes);
@@ -240,7 +217,7 @@ class CoordinateRow {
     double largest_fall;   // of a count's em per unit, relative to it
   };
 
-  template <Form F>
+  template <bool Exact>
   Slope slope(const State& at, int k) {
     Vec g = Vec{}, h = Vec{}, largest_x = Vec{}, largest_fall = Vec{};
     [[maybe_unused]] const auto [a1, a2] = own_quadratic();
@@ -248,7 +225,7 @@ class CoordinateRow {
       const double *design = x(k), *exposure = x(K_), *means = at.em, *etas = at.eta;
       for (Index e = 0, n = padded_; e < n; e += kLanes) {
         const Vec em = load(means + e), xk = load(design + e), tx = load(exposure + e) * xk;
-        if constexpr (exact(F)) {
+        if constexpr (Exact) {
           const Vec mean = tx * (em + 1.0);
           g += mean;
           h += mean * xk;
@@ -261,18 +238,17 @@ class CoordinateRow {
       g *= row_.exposure;
       h *= row_.exposure;
     }
-    const double *xk = x_at_counts<F>(k), *counts = y_, *inverses = at.inverse;
+    const double *xk = x_at_counts<Exact>(k), *counts = y_, *inverses = at.inverse;
     for (Index p = 0, n = counts_padded_; p < n; p += kLanes) {
       const Vec inverse = load(inverses + p), y = load(counts + p);
       const Vec fall = Link::relative_slope(inverse) * load(xk + p), pull = y * fall;
       g -= pull;
       h += pull * fall;  // the reference's curvature, see above
-      if constexpr (F == Form::dense) largest_fall = vmax(largest_fall, y > 0.0 ? fall : Vec{});
-      else largest_fall = vmax(largest_fall, fall);
+      largest_fall = vmax(largest_fall, fall);
     }
     Slope found{horizontal_sum(g), horizontal_sum(h), largest_lane(largest_x),
                 largest_lane(largest_fall)};
-    if constexpr (!exact(F)) {
+    if constexpr (!Exact) {
       found.first += evaluator_.zeros().linear()[k] + 2.0 * gram_b_[k];
       found.second += 2.0 * evaluator_.zeros().gram()[k * K_ + k];
     }
@@ -288,9 +264,9 @@ class CoordinateRow {
     return Link::kLinear || delta * at.largest_x <= 0.6;
   }
 
-  template <Form F>
+  template <bool Exact>
   double step(int k, State*& now, State*& next) {
-    const Slope at = slope<F>(*now, k);
+    const Slope at = slope<Exact>(*now, k);
     const double g = at.first + box_.penalty[k];
     double to = b_[k];
     if (at.second > std::numeric_limits<double>::min())
@@ -298,25 +274,22 @@ class CoordinateRow {
     else if (g > 0.0) to = box_.lower[k];
     double delta = to - b_[k];
     if (delta == 0.0) return 0.0;
-    const bool held = holds(at, delta);
-    const bool brief =
-        !Link::kLinear && std::abs(delta) * at.largest_x <= kShort && short_moves_ < kShortMoves;
-    if (held && brief) move_shortly<F>(*now, *next, k, delta);
-    else if (F == Form::dense && short_moves_ > 0) refresh_eta(*now);
-    if (held) {
-      if (!brief) move(*now, *next, k, delta);
-      invert<F>(*next);
+    if (holds(at, delta)) {
+      const bool brief = std::abs(delta) * at.largest_x <= kShort && short_moves_ < kShortMoves;
+      if (!Link::kLinear && brief) move_shortly(*now, *next, k, delta);
+      else move(*now, *next, k, delta);
+      invert<Exact>(*next);
       loss_known_ = false;
       accept(k, to, delta, now, next);
       return std::abs(delta);
     }
-    if (!loss_known_) loss_ = loss_at<F>(*now);
+    if (!loss_known_) loss_ = loss_at<Exact>(*now);
     loss_known_ = true;
     for (int attempt = 0; attempt < 30; ++attempt, delta *= 0.5) {
       const double before = b_[k];
       move(*now, *next, k, delta);
       accept(k, attempt == 0 ? to : before + delta, delta, now, next);
-      const double after = loss_at<F>(*now);
+      const double after = loss_at<Exact>(*now);
       if (after + box_.penalty[k] * delta <= loss_ + 0.01 * g * delta) {
         loss_ = after;
         return std::abs(delta);

@@ -13,81 +13,6 @@ namespace log1pnmf::LOG1PNMF_ISA {
 
 constexpr int kGroup = kLanes >= 4 ? 4 : 2;  // streams transposed together when rows are gathered
 
-// Some rows of the design, each followed by the lower triangle of its products, for weighted sums
-// over j of w_j x_j and of w_j x_j x_j'.
-class ColumnBlock {
- public:
-  static constexpr int kColumns = 64;
-
-  ColumnBlock(int K, bool squares)
-      : K_(K), first_(static_cast<int>(round_up(K, kLanes))),
-        width_(first_ + (squares ? static_cast<int>(round_up(K * (K + 1) / 2, kLanes)) : 0)),
-        rows_(static_cast<Index>(kColumns) * width_), sums_(width_) {}
-
-  // Rows from `from` to `to`; of one batch only, where batches are given.
-  void lay_out(const double* design, Index from, Index to, const std::int32_t* batch, int own) {
-    n_ = 0;
-    for (Index j = from; j < to; ++j) {
-      if (batch != nullptr && batch[j] != own) continue;
-      columns_[n_] = j;
-      double *row = rows_ + n_++ * Index{width_}, *product = row + first_;
-      const double* x = design + j * K_;
-      std::copy_n(x, K_, row);
-      if (width_ == first_) continue;
-      for (int k = 0; k < K_; ++k)
-        for (int l = 0; l <= k; ++l) *product++ = x[k] * x[l];
-    }
-  }
-
-  // Weights are those of all columns, times a power of their effects; null: 1.
-  struct Weights {
-    const double *own, *effects;
-    int power;
-  };
-  void add_linear(const Weights& weights, double* to) {
-    sum(weights, 0, first_);
-    for (int k = 0; k < K_; ++k) to[k] += sums_[k];
-  }
-
-  void add_squares(const Weights& weights, double* to) {  // K x K
-    sum(weights, first_, width_);
-    const double* product = sums_ + first_;
-    for (int k = 0; k < K_; ++k)
-      for (int l = 0; l <= k; ++l, ++product) {
-        to[k * K_ + l] += *product;
-        if (l < k) to[l * K_ + k] += *product;
-      }
-  }
-
- private:
-  void sum(const Weights& weights, int begin, int end) {
-    double own[kColumns];
-    for (int e = 0; e < n_; ++e) own[e] = weights.own != nullptr ? weights.own[columns_[e]] : 1.0;
-    for (int p = 0; weights.effects != nullptr && p < weights.power; ++p)
-      for (int e = 0; e < n_; ++e) own[e] *= weights.effects[columns_[e]];
-    int at = begin;
-    for (; at + kStep <= end; at += kStep) sum_vectors<kUnroll>(own, at);
-    for (; at < end; at += kLanes) sum_vectors<1>(own, at);
-  }
-
-  template <int U>
-  void sum_vectors(const double* own, int at) {
-    Vec sum[U] = {}, odd[U] = {};
-    int e = 0;
-    for (; e + 2 <= n_; e += 2) {
-      const double* row = rows_ + e * Index{width_} + at;
-      EACH sum[u] += own[e] * load(row + u * kLanes);
-      EACH odd[u] += own[e + 1] * load(row + width_ + u * kLanes);
-    }
-    if (e < n_) EACH sum[u] += own[e] * load(rows_ + e * Index{width_} + at + u * kLanes);
-    EACH store(sums_ + at + u * kLanes, sum[u] + odd[u]);
-  }
-
-  int K_, first_, width_, n_ = 0;  // width: of a row, in doubles; its products begin at first
-  Index columns_[kColumns];
-  Buffer rows_, sums_;
-};
-
 // Whether gathered entries need their own exposures: the counts of Poisson noise do not, but their
 // zero terms, less the quadratic, do in sparse form unless they are linear.
 inline bool weighs_entries(const HalfStep& h) {
@@ -108,6 +33,7 @@ struct Design {
   Buffer transposed;     // exact form: (K + 1) x padded, the exposure last; zeros at the ends
   Buffer exposures;      // exact form, batches of rows: batches x padded
   Stretches stretches;   // exact form, Newton steps
+  Buffer quartic;        // see set_quartic_sums
   Buffer gram, linear;   // of every term: sum_j w_j x_j x_j' and sum_j w_j x_j, sparse form
   Buffer slope_at_zero;  // of every batch: sum_j t_j x_j, the least slope of the loss of zeros
   Buffer largest;        // max_j x_jk
@@ -170,10 +96,9 @@ struct Design {
   }
   void lay_out(const HalfStep& h, Index j) {
     const double* x = h.design + j * K;
-    const double t = h.rows.column_exposure != nullptr ? h.rows.column_exposure[j] : 1.0;
     double* to = packed + j * streams;
     for (int k = 0; k < K; ++k) largest[k] = std::max(largest[k], to[k] = x[k]);
-    if (exposure >= 0) to[exposure] = t;
+    if (exposure >= 0) to[exposure] = exposure_of(h, j);
     if (dispersion >= 0) to[dispersion] = h.rows.column_dispersion[j];
     if (quadratic >= 0) {
       const double* own = h.zeros.column_quadratic + (rank + 1) * j;
@@ -193,38 +118,67 @@ struct Design {
   }
 
   // Where all exposures of columns are 1 they need no stream, except in coordinate descent, which
-  // always looks at it.
+  // always reads it.
   static bool needs_exposure(const HalfStep& h) {
     return h.rows.column_exposure != nullptr || h.task == Task::coordinate || h.model.exact_zeros;
   }
   // Coefficients are floats, and two have one stream. Identity link with dispersions: a2 is zero
   // and left out.
   static int quadratic_streams(const HalfStep& h) {
-    return h.model.noise == Noise::negative_binomial && h.model.link != Link::identity ? 2 : 1;
+    return h.zeros.rank > 1 && h.model.link != Link::identity ? 2 : 1;
   }
-  // Fills gram, linear and slope_at_zero. Summed in blocks, so that the error grows with the number
-  // of blocks, not of columns; the order never changes. Where columns are in batches, each adds to
-  // the terms of its own only.
+  static double exposure_of(const HalfStep& h, Index j) {
+    return h.rows.column_exposure != nullptr ? h.rows.column_exposure[j] : 1.0;
+  }
+  // Fills gram, linear and slope_at_zero. Where columns are in batches, each adds to the terms of
+  // its own only. Every 64 columns are summed by themselves, so that the error grows with the
+  // number of these, not of columns.
   void whole_matrix_sums(const HalfStep& h) {
     const Index m = h.rows.n_columns;
     const Batches& own = h.rows.batches;
-    const bool by_column = own.column_batch != nullptr, squares = rank > 0 && weighs_entries(h);
-    if (squares) gram = Buffer(Index{rank} * batches * K * K);
-    if (rank > 0) linear = Buffer(Index{batches} * K);
-    ColumnBlock block(K, squares);
-    for (Index from = 0; from < m; from += ColumnBlock::kColumns)
-      for (int group = 0; group < (by_column ? batches : 1); ++group) {
-        block.lay_out(h.design, from, std::min(m, from + ColumnBlock::kColumns), own.column_batch,
-                      group);
-        for (int b = by_column ? group : 0; b < (by_column ? group + 1 : batches); ++b) {
-          const double* effects = own.row_batch != nullptr ? own.effects + b * m : nullptr;
-          block.add_linear({h.rows.column_exposure, effects, 1}, slope_at_zero + b * K);
-          if (rank > 0) block.add_linear({h.zeros.column_linear, effects, 1}, linear + b * K);
-          for (int p = 0; squares && p < rank; ++p)
-            block.add_squares({h.zeros.column_quadratics + p * m, effects, p + 1},
-                              gram + (Index{b} * rank + p) * K * K);
-        }
+    const int n_terms = h.model.noise == Noise::poisson ? std::min(rank, 1) : rank,
+              n_squares = weighs_entries(h) ? n_terms : 0;  // not of quartics
+    // of every batch: slope_at_zero, linear and the lower triangles of gram, in whole vectors
+    const Index wide = round_up(K, kLanes), triangle = round_up(K * (K + 1) / 2, kLanes),
+                length = 2 * wide + n_squares * triangle;
+    Buffer sums(batches * length), part(batches * length), terms(wide + triangle);
+    const auto add = [](Index n, double weight, const double* from, double* to) {
+      for (Index i = 0; i < n; i += kLanes) store(to + i, load(to + i) + weight * load(from + i));
+    };
+    for (Index j = 0; j < m; ++j) {
+      const double* x = h.design + j * K;
+      double* product = terms + wide;
+      std::copy_n(x, K, terms + 0);
+      for (int k = 0; k < K && n_squares > 0; ++k)
+        for (int l = 0; l <= k; ++l) *product++ = x[k] * x[l];
+      const int first = own.column_batch != nullptr ? own.column_batch[j] : 0,
+                last = own.row_batch != nullptr ? batches : first + 1;
+      for (int b = first; b < last; ++b) {
+        const double effect = own.row_batch != nullptr ? own.effects[b * m + j] : 1.0;
+        double *to = part + b * length, power = effect;
+        add(wide, effect * exposure_of(h, j), terms, to);
+        if (rank > 0) add(wide, effect * h.zeros.column_linear[j], terms, to + wide);
+        for (int p = 0; p < n_squares; ++p, power *= effect)
+          add(triangle, power * h.zeros.column_quadratics[p * m + j], terms + wide,
+              to + 2 * wide + p * triangle);
       }
+      if ((j + 1) % 64 != 0 && j + 1 < m) continue;
+      add(batches * length, 1.0, part, sums);
+      std::fill_n(part + 0, batches * length, 0.0);
+    }
+    if (rank > 0) linear = Buffer(Index{batches} * K);
+    gram = Buffer(Index{n_squares} * batches * K * K);
+    double* square = gram;
+    for (int b = 0; b < batches; ++b) {
+      const double* from = sums + b * length;
+      std::copy_n(from, K, slope_at_zero + b * K);
+      if (rank > 0) std::copy_n(from + wide, K, linear + b * K);
+      for (int p = 0; p < n_squares; ++p, square += K * K) {
+        const double* product = from + 2 * wide + p * triangle;
+        for (int k = 0; k < K; ++k)
+          for (int l = 0; l <= k; ++l) square[k * K + l] = square[l * K + k] = *product++;
+      }
+    }
   }
 };
 

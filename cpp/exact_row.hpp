@@ -9,13 +9,11 @@ namespace log1pnmf::LOG1PNMF_ISA {
 template <class Link, class Noise>
 class ExactRow {
  public:
-  Means means;  // em of every column
-
   ExactRow(const HalfStep& h, const Design& design)
-      : means(0, 0), K_(h.n_components), block_(block_size(K_, h.model.exact_zeros)), rows_(h.rows),
-        design_(design), dispersions_(h, design), keeps_means_(h.batch_sums != nullptr) {
+      : K_(h.n_components), block_(block_size(K_, h.model.exact_zeros)), rows_(h.rows),
+        design_(design), dispersions_(h, design) {
     if (!h.model.exact_zeros) return;
-    means.em = Buffer(keeps_means_ ? design.padded : block_);
+    em_ = Buffer(block_);
     y_ = Buffer(design.padded);
     slope_ = Buffer(design.padded);
     shared_weights_ = Buffer(design.padded / kStretch);
@@ -28,12 +26,10 @@ class ExactRow {
     for (int b = 0; !design_.first.empty() && b < design_.batches; ++b)
       std::fill(levels_ + design_.first[b] / kLanes, levels_ + design_.first[b + 1] / kLanes,
                 row.exposure * effects_of_row(rows_, row.number)[b]);
-    means.kept = false;
     dense_ = is_dense(rows_, row.number);
     if (dense_) lay_out_counts(row);
   }
   void start_evaluation(RowSums& sums) {
-    means.kept = keeps_means_;
     if (dense_) sums.smallest_count = smallest_count_;
   }
   bool dense() const { return dense_; }
@@ -75,7 +71,6 @@ class ExactRow {
     exposure_ = batch != nullptr ? design_.exposures + batch[row_.number] * design_.padded + from
                                  : X + design_.exposure * design_.padded;
     level_ = design_.first.empty() ? nullptr : levels_ + from / kLanes;
-    em_ = means.em + (means.kept ? from : 0);
     Vec loss[kUnroll] = {};
     for (int e = 0; e < padded; e += kStretch) {
       const int stop = std::min(padded, e + kStretch);
@@ -123,7 +118,7 @@ class ExactRow {
         EACH low = vmin(low, weight[u]), high = vmax(high, weight[u]);
       } else EACH low = vmin(low, at.em[u]), high = vmax(high, at.em[u]);
     }
-    if (Dense || means.kept) EACH store(em_ + e + u * kLanes, at.em[u]);
+    if constexpr (Dense) EACH store(em_ + e + u * kLanes, at.em[u]);
     // with Poisson noise the weight of a zero is its residual, see add_derivatives
     constexpr bool kNoWeight = L == Level::hessian && !Dense && !Noise::kDispersed;
     sums.template put<kNoWeight ? Level::gradient : L, WithLoss, U>(e, z, loss);
@@ -213,13 +208,12 @@ class ExactRow {
   const Design& design_;
   Dispersions dispersions_;
   Row row_{};
-  bool keeps_means_;
   bool dense_ = false;
   double smallest_count_ = 0.0;  // of a dense row
   Buffer y_, slope_;             // of a dense row, column by column: counts; em'/em where they are
   Buffer levels_;          // batches of columns: the row's exposure in every vector of columns
   Buffer shared_weights_;  // of the stretches
-  double* em_ = nullptr;   // of the block at hand, as are exposures
+  Buffer em_;              // of the block at hand, as are exposures
   const double *exposure_ = nullptr, *level_ = nullptr;
 };
 

@@ -21,7 +21,9 @@ namespace {
 template <class Link, class Noise>
 class RowsPlan final : public Plan {
  public:
-  explicit RowsPlan(const HalfStep& h) : h_(h), design_(h) {}
+  explicit RowsPlan(const HalfStep& h) : h_(h), design_(h) {
+    if constexpr (Noise::kQuartic) set_quartic_sums(h, design_.quartic);
+  }
 
   std::unique_ptr<Workspace> workspace() const override {
     auto scratch = std::make_unique<Scratch>();
@@ -47,17 +49,17 @@ class RowsPlan final : public Plan {
     auto& row = *scratch.evaluator;
     const double* b = h_.start + i * h_.n_components;
     row.start_row(row_at(h_, i));
-    if (h_.task == Task::means) row.sum_means(b, h_.batch_sums + i);
-    else if (h_.task == Task::statistics) add_statistics(i, b, row, scratch);
-    else
-      h_.loss[i] =
-          row.template evaluate<Level::gradient>(b, h_.gradient + i * h_.n_components, nullptr);
+    if (h_.task == Task::statistics) return add_statistics(i, b, row, scratch);
+    h_.loss[i] =
+        row.template evaluate<Level::gradient>(b, h_.gradient + i * h_.n_components, nullptr);
+    if (h_.batch_sums != nullptr) row.sum_means(b, h_.batch_sums + i);
   }
 
   // In exact form, so that a block of the design is read from the first-level cache by all but the
-  // first.
+  // first; and see QuarticSums.
   int rows_together() const override {
-    return h_.task == Task::newton && h_.model.exact_zeros ? kRowsTogether : 1;
+    const bool shares = h_.model.exact_zeros || Noise::kQuartic;
+    return h_.task == Task::newton && shares ? kRowsTogether : 1;
   }
 
  private:
@@ -75,6 +77,11 @@ class RowsPlan final : public Plan {
                 last = std::min(h_.rows.n_rows, first + rows_together());
     auto& rows = scratch.newton;
     for (Index p = first; p < last; ++p) rows[p - first].start(p);
+    if constexpr (Noise::kQuartic) {
+      QuarticSums* sums[kRowsTogether];
+      for (Index p = first; p < last; ++p) sums[p - first] = &rows[p - first].evaluator().quartic();
+      QuarticSums::square(sums, static_cast<int>(last - first));
+    }
     for (Index from = 0; from < rows[0].evaluator().columns_to_visit();
          from += rows[0].evaluator().block())
       for (Index p = first; p < last; ++p) rows[p - first].visit(from);
@@ -141,7 +148,9 @@ std::unique_ptr<Plan> make_plan(const HalfStep& h) {
     if (h.model.link == Link::identity) return std::make_unique<RowsPlan<IdentityLink, Noise>>(h);
     return std::make_unique<RowsPlan<ShiftedLogLink, Noise>>(h);
   };
-  return h.model.noise == Noise::poisson ? with(Poisson{}) : with(NegativeBinomial{});
+  if (h.model.noise != Noise::poisson) return with(NegativeBinomial{});
+  if (h.zeros.rank < 2) return with(Poisson{});
+  return std::make_unique<RowsPlan<ShiftedLogLink, PoissonQuartic>>(h);
 }
 std::unique_ptr<Plan> make_plan(const Programs& p) { return std::make_unique<ProgramsPlan>(p); }
 std::unique_ptr<Plan> make_plan(const ZeroSurvey& s) { return std::make_unique<ZeroSurveyPlan>(s); }
@@ -154,31 +163,11 @@ std::unique_ptr<Plan> plan(const Job& job) {
   return std::visit([](const auto& own) { return make_plan(own); }, job);
 }
 
-template <class Function>
-void elementwise(const double* x, double* y, Index n, Function f) {
-  constexpr int U = kUnroll;
-  for (Index i = 0; i + kStep <= n; i += kStep) {
-    Vec v[U];
-    EACH v[u] = load(x + i + u * kLanes);
-    f(v);
-    EACH store(y + i + u * kLanes, v[u]);
-  }
-}
-void expm1_all(const double* x, double* y, Index n) {
-  elementwise(x, y, n, [](Vec* v) { expm1<kUnroll>(v, v); });
-}
-void log_all(const double* x, double* y, Index n) {
-  elementwise(x, y, n, [](Vec* v) {
-    Vec reciprocal[kUnroll];
-    log_and_reciprocal<kUnroll>(v, v, reciprocal);
-  });
-}
-
 }  // namespace
 
 #define LOG1PNMF_STRING2(x) #x
 #define LOG1PNMF_STRING(x) LOG1PNMF_STRING2(x)
 extern const Kernel kernel_table;
-const Kernel kernel_table = {LOG1PNMF_STRING(LOG1PNMF_ISA), plan, expm1_all, log_all};
+const Kernel kernel_table = {LOG1PNMF_STRING(LOG1PNMF_ISA), plan};
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

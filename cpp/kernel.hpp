@@ -54,15 +54,17 @@ struct Rows {
 // others is approximated by a quadratic t_ij (a1 eta + a2 eta^2), whose constant term is left to
 // the caller. Its coefficients belong to the row or to the column; with negative binomial noise the
 // quadratic one is a2 + t b2. a2 is never negative, and zero with the identity link; b2 is never
-// positive. The sum over all entries of a row is taken in the form
+// positive. With Poisson noise and rank 2 the approximation is a quartic: a4 (eta + kShift)^4 is
+// added, a4 not negative. The sum over all entries of a row is taken in the form
 //   row_linear_i (sum_j column_linear_j eta_ij) + sum_p row_quadratics_ip (sum_j
 //   column_quadratics_pj eta_ij^2)
-// of rank P, and every entry that is computed subtracts its own. The part with b2 is concave and
+// of rank P (of a quartic: the second term with (eta_ij + kShift)^4 instead), and every entry that is computed subtracts its own. The part with b2 is concave and
 // has no minimum: see ConcavePart. With batches every sum is over the columns of each batch, or
 // with the effects of each; the p-th terms are multiplied by the p-th power of the effect.
+constexpr double kShift = 0.25;
 struct Zeros {
   Pattern stored;               // indptr null: none
-  const double* row_quadratic;  // n_rows x 2, (a1, a2), or x 3, (a1, a2, b2); one of the two is set
+  const double* row_quadratic;  // n_rows x 2, (a1, a2), or x 3, (a1, a2, b2 or a4); one of the two
   const double* column_quadratic;  // n_columns x 2 or x 3; numbers of single precision
   int rank;
   const double *row_linear, *row_quadratics;        // n_rows x 1 and x rank
@@ -82,8 +84,8 @@ struct Model {
 };
 
 // evaluate: loss and gradient, no step. statistics: and Hessian, added to what the outputs hold, as
-// columns may come in pieces. means: their sums over batches.
-enum class Task { newton, coordinate, evaluate, statistics, means };
+// columns may come in pieces.
+enum class Task { newton, coordinate, evaluate, statistics };
 
 // lower <= b <= upper for the coefficients of a row, and what they cost, penalty'b. Where lower and
 // upper are equal, a coefficient is a constant.
@@ -123,7 +125,7 @@ struct HalfStep {
   std::uint8_t* rejected;  // n_rows, out: 1 where the full step was refused
   double* hessian;         // n_rows x K(K+1)/2, lower triangle by rows, out: statistics only
   double* batch_sums;  // batches of columns x n_rows, out: see mean_sums.hpp; newton: at values,
-                       // means: at start; null: not wanted
+                       // evaluate: at start; null: not wanted
 };
 
 // One quadratic program per row, min g'(x - b) + (x - b)'H(x - b)/2 + penalty'x within bounds.
@@ -149,12 +151,13 @@ struct ZeroSurvey {
   HalfStep pass;
   Index stride;  // only every so many-th sample is used; sums are scaled up
   bool convex;   // with dispersions: no concave part
+  int width;     // of the coefficients: 3, of a quartic 4, with dispersions 5
   int n_thresholds;
   const double* thresholds;  // ascending
   double* error;             // n_rows x n_thresholds, out: sum of t |loss / t - quadratic| below it
   double* n_above;           // n_rows x n_thresholds, out: zero entries above it
-  double* quadratic;  // n_rows x n_thresholds x 3, out: constant, linear, quadratic coefficient;
-                      // x 5 with dispersions, then a constant and a quadratic one for t^2
+  double* quadratic;  // n_rows x n_thresholds x width, out: constant, linear, quadratic
+                      // coefficient; then a4, or a constant and a quadratic one for t^2
 };
 
 // The zero entries of every row above the row's threshold, and the exposure of the others.
@@ -171,7 +174,8 @@ struct ZeroErrors {
   HalfStep pass;
   Index stride;  // as in ZeroSurvey
   Pattern stored;
-  const double* quadratic;  // n_rows x 3 or x 5
+  int width;                // as in ZeroSurvey
+  const double* quadratic;  // n_rows x width
   double* signed_error;     // n_rows, out
   double* absolute_error;   // n_rows, out
 };
@@ -204,8 +208,6 @@ using Job = std::variant<HalfStep, Programs, ZeroSurvey, ZeroCollection, ZeroErr
 struct Kernel {
   const char* name;
   std::unique_ptr<Plan> (*plan)(const Job&);
-  void (*expm1)(const double* x, double* y, Index n);  // open to accuracy tests
-  void (*log)(const double* x, double* y, Index n);
 };
 
 std::vector<std::string> runnable_kernels();         // those this processor can run, fastest first

@@ -1,14 +1,15 @@
 // Link and noise of the model, as policies: the row solvers are templates over them, so that
 // nothing is decided per entry.
 //
-// The mean of an entry is t * em, with the exposure t and em a function of eta = x'b. A link says
-// what em is; noise says what an entry with that mean adds to the loss, and to its first and second
-// derivatives in eta (residual and weight). Every entry adds its zero terms; a count y > 0 adds its
-// count terms to them. In sparse form a quadratic in eta approximates the zero terms of all
-// entries; counts and listed zeros add by how much their own differ from it. A new link or noise is
-// one more struct here, a name in kernel.hpp and a line in kernel.cpp (make_plan).
+// The mean of an entry is t * em, with the exposure t and em a function of eta = x'b. A link is
+// a formula for em; noise is what an entry with that mean adds to the loss, and to its first and
+// second derivatives in eta (residual and weight). Every entry adds its zero terms; a count y > 0
+// adds its count terms to them. In sparse form a quadratic in eta approximates the zero terms of
+// all entries; counts and listed zeros add by how much their own differ from it. A new link or
+// noise is one more struct here, a name in kernel.hpp and a line in kernel.cpp (make_plan).
 #pragma once
 
+#include "kernel.hpp"
 #include "simd.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
@@ -16,7 +17,7 @@ namespace log1pnmf::LOG1PNMF_ISA {
 // em = expm1(eta), whose derivatives are all em + 1.
 struct ShiftedLogLink {
   static constexpr bool kLinear = false;
-  // MostlySmall: whether it pays to look if all eta are small. Otherwise they are clamped, too.
+  // MostlySmall: whether it pays to check if all eta are small. Otherwise they are clamped, too.
   template <int U, bool MostlySmall = false>
   ALWAYS_INLINE static void mean_part(const Vec* eta, Vec* em) {
     if constexpr (MostlySmall) {
@@ -56,10 +57,10 @@ struct IdentityLink {
 
 // U vectors of entries: em, exposure, eta; the quadratic t (a1 eta + (a2 + t b2) eta^2) that
 // approximates their zero terms in sparse form, with a2 >= 0 (0 with the identity link) and b2 <= 0
-// (0 without dispersions); the dispersion phi, 1/phi, and log(D) and 1/D for D = 1 + phi t em.
+// (0 without dispersions), and a4 of a quartic; the dispersion phi, 1/phi, and log(D) and 1/D for D = 1 + phi t em.
 template <int U>
 struct EntriesAt {
-  Vec em[U], t[U], eta[U], a1[U], a2[U], t_b2[U], phi[U], inverse_phi[U], log_D[U], inverse_D[U];
+  Vec em[U], t[U], eta[U], a1[U], a2[U], t_b2[U], a4[U], phi[U], inverse_phi[U], log_D[U], inverse_D[U];
 };
 
 // What U vectors of entries add to residual, weight and loss.
@@ -84,6 +85,7 @@ ALWAYS_INLINE void log_and_inverse(const Vec* em, CountTerms<U>& terms) {
 // The loss of an entry is t em - y log(em).
 struct Poisson {
   static constexpr bool kDispersed = false;  // whether entries have a dispersion
+  static constexpr bool kQuartic = false;    // whether quartics approximate the zero terms
 
   template <bool WithLoss, int U>
   ALWAYS_INLINE static void disperse(EntriesAt<U>&) {}
@@ -126,6 +128,10 @@ struct Poisson {
   }
 };
 
+struct PoissonQuartic : Poisson {
+  static constexpr bool kQuartic = true;
+};
+
 // the least dispersion; log(1 + phi mean) / phi is then the mean
 constexpr double kSmallestPhi = 1e-100;
 
@@ -135,6 +141,7 @@ constexpr double kSmallestPhi = 1e-100;
 // to that.
 struct NegativeBinomial {
   static constexpr bool kDispersed = true;
+  static constexpr bool kQuartic = false;
 
   // What both kinds of terms need; what the rounding of D took from a small phi mean is added to
   // the logarithm again.
@@ -194,9 +201,16 @@ struct NegativeBinomial {
 
 // Subtracts the quadratic from the zero terms: what is left is what a computed entry adds in sparse
 // form. The concave part t b2 has no weight, see ZeroSums::add_hessian.
-template <class Link, bool Dispersed, int U>
+template <class Link, class Noise, int U>
 ALWAYS_INLINE void less_quadratic(const EntriesAt<U>& at, ZeroTerms<U>& terms) {
+  constexpr bool Dispersed = Noise::kDispersed;
   EACH {
+    if constexpr (Noise::kQuartic) {
+      const Vec x = at.eta[u] + kShift, second = at.t[u] * at.a4[u] * x * x;
+      terms.loss[u] -= second * x * x;
+      terms.residual[u] -= 4.0 * second * x;
+      terms.weight[u] -= 12.0 * second;
+    }
     const Vec square = !Dispersed ? at.a2[u] : Link::kLinear ? at.t_b2[u] : at.a2[u] + at.t_b2[u];
     terms.loss[u] -= at.t[u] * (at.eta[u] * (at.a1[u] + square * at.eta[u]));
     terms.residual[u] -= at.t[u] * (at.a1[u] + 2.0 * square * at.eta[u]);

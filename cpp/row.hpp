@@ -11,24 +11,27 @@ class RowEvaluator {
  public:
   RowEvaluator(const HalfStep& h, const Design& design)
       : exact_zeros_(h.model.exact_zeros), sparse_(h, design), exact_(h, design),
-        sums_(h.n_components, sparse_.blocks.block), zeros_(h, design), concave_(h, design, zeros_),
+        sums_(h.n_components, sparse_.blocks.block), zeros_(h, design),
+        quartic_(h, design, Noise::kQuartic), concave_(h, design, zeros_),
         batch_sums_(h, design) {}
 
   void start_row(const Row& row) {
-    sparse_.start_row(row);
+    sparse_.blocks.start_row(row);
     if (is_exact()) exact_.start_row(row);
     else concave_.start_row(row);
     zeros_.combine(row.number, !kSparseIsExact);
+    if constexpr (Noise::kQuartic) quartic_.start_row(row.number);
   }
 
   const Row& row() const { return sparse_.blocks.row(); }
   const ZeroSums& zeros() const { return zeros_; }
+  QuarticSums& quartic() { return quartic_; }
 
   // Sums of means over batches at b, see mean_sums.hpp.
   void sum_means(const double* b, double* to) {
     if constexpr (!Noise::kDispersed && !kSparseIsExact) {
-      if (is_exact()) batch_sums_.sum(b, row(), exact_.means, to);
-      else batch_sums_.sum(b, sparse_.blocks, sparse_.means, to);
+      if (is_exact()) batch_sums_.sum(b, row(), to);
+      else batch_sums_.sum(b, sparse_.blocks, to);
     }
   }
 
@@ -38,7 +41,9 @@ class RowEvaluator {
   double smallest_ratio() const { return -largest_lane(-sums_.smallest_ratio); }
 
   // Whether a step d surely ends where the approximation of zeros holds.
-  bool approximation_holds(const double* d) const { return concave_.holds_after(d); }
+  bool approximation_holds(const double* d) const {
+    return Noise::kQuartic ? quartic_.holds_after(d) : concave_.holds_after(d);
+  }
 
   // Whether a full Newton step d surely lowers the loss, see policies.hpp; from b where the last
   // evaluation with derivatives was.
@@ -73,9 +78,8 @@ class RowEvaluator {
     sums_.smallest_ratio = splat(1.0);
     if (L != Level::loss) sums_.derivatives.reset(L == Level::hessian);
     if (is_exact()) exact_.start_evaluation(sums_);
-    else sparse_.start_evaluation();
     concave_.start_evaluation();
-    batch_sums_.start_evaluation(b);
+    if constexpr (Noise::kQuartic) quartic_.start_evaluation(b);
   }
   Index columns_to_visit() const { return is_exact() ? exact_.end() : 0; }
   int block() const { return exact_.block(); }
@@ -115,6 +119,11 @@ class RowEvaluator {
     loss += zeros_.at(b_);
     if (L != Level::loss) zeros_.add_gradient(g);
     if (L == Level::hessian) zeros_.add_hessian(H);
+    if constexpr (Noise::kQuartic) {
+      loss += quartic_.loss();
+      if (L != Level::loss) quartic_.add_gradient(g);
+      if (L == Level::hessian) quartic_.add_hessian(H);
+    }
     if constexpr (Noise::kDispersed)
       loss += concave_.excess(b_, L != Level::loss ? g : nullptr, sparse_, sums_);
     return loss;
@@ -125,6 +134,7 @@ class RowEvaluator {
   ExactRow<Link, Noise> exact_;
   RowSums sums_;
   ZeroSums zeros_;
+  QuarticSums quartic_;
   ConcavePart concave_;
   BatchSums batch_sums_;
   const double* b_ = nullptr;  // where the row is evaluated

@@ -315,7 +315,7 @@ class RowBlocks {
   const Row& row() const { return row_; }
   bool kept() const { return kept_; }
   Index first_zero() const { return first_zero_; }        // where the listed zeros begin
-  const double* quadratic() const { return quadratic_; }  // a1, a2 and b2 of the row
+  const double* quadratic() const { return quadratic_; }  // a1, a2 and b2 or a4 of the row
   const double* at(Index place) const { return X_ + place * design_.streams; }
   int length(const Entries& entries, Index from) const {
     return static_cast<int>(std::min<Index>(block, entries.count - from));
@@ -349,18 +349,21 @@ class RowBlocks {
   }
 
   // The quadratic that approximates the zero terms of U vectors of entries, from their exposure.
-  template <class Link, bool Dispersed, int U>
+  template <class Link, class Noise, int U>
   ALWAYS_INLINE void quadratics(const double* X, int e, EntriesAt<U>& at) const {
+    constexpr bool Dispersed = Noise::kDispersed;
     constexpr bool kSquare = !(Link::kLinear && Dispersed);
     if (design_.quadratic < 0) {
       EACH at.a1[u] = splat(quadratic_[0]);
       if constexpr (kSquare) EACH at.a2[u] = splat(quadratic_[1]);
       if constexpr (Dispersed) EACH at.t_b2[u] = at.t[u] * quadratic_[2];
+      if constexpr (Noise::kQuartic) EACH at.a4[u] = splat(quadratic_[2]);
     } else {
       const double* from = X + design_.quadratic * block + e;
       EACH load_pairs(from + u * kLanes, at.a1[u], kSquare ? at.a2[u] : at.t_b2[u]);
       if constexpr (kSquare && Dispersed) EACH at.t_b2[u] = load(from + block + u * kLanes);
       if constexpr (Dispersed) EACH at.t_b2[u] *= at.t[u];
+      if constexpr (Noise::kQuartic) EACH at.a4[u] = load(from + block + u * kLanes);
     }
   }
 

@@ -103,7 +103,7 @@ ALWAYS_INLINE Vec look_up(const double* table, [[maybe_unused]] int n, const dou
 }
 
 #if LOG1PNMF_LANES == 8
-// Adds every lane of v to that vector of sums which the integers say; each is below kLanes.
+// Adds every lane of v to the vector of sums that its integer selects; each is below kLanes.
 ALWAYS_INLINE void add_by_label(Vec v, const double* labels, Vec* sums) {
   const auto which = (__m512i)load_as<VecI>(labels);
   REPEAT (b, kLanes)
@@ -296,6 +296,15 @@ ALWAYS_INLINE auto with_constant(int n, const F& f) {
   if (n == N) return f(std::integral_constant<int, N>{});
   if constexpr (N > 1) return with_constant<N - 1>(n, f);
   else return f(std::integral_constant<int, 0>{});
+}
+
+// Calls f<U> with the first number of every U vectors out of n numbers: kUnroll as long as there
+// are as many, then 1.
+template <class F>
+ALWAYS_INLINE void each_vectors(Index n, const F& f) {
+  Index at = 0;
+  for (; at + kStep <= n; at += kStep) f.template operator()<kUnroll>(at);
+  for (; at < n; at += kLanes) f.template operator()<1>(at);
 }
 
 // Zeroed doubles on a cache line boundary.

@@ -1,7 +1,7 @@
 // A row in sparse form: its counts, and the zeros that are listed, entry by entry.
 //
 // The zero terms of all entries are approximated by a quadratic q (policies.hpp), whose sum over
-// the row is known without a look at the entries (ZeroSums). So an entry with zero terms z adds
+// the row follows without evaluating the entries (ZeroSums). So an entry with zero terms z adds
 //   a listed zero:  z - q,      a count:  its count terms + z - q.
 // In exact form every entry has added z already (exact_row.hpp), and a count adds its count terms.
 #pragma once
@@ -63,14 +63,6 @@ struct Changes {
   }
 };
 
-// em and eta of an evaluation: of the block at hand, or of all where they are kept for the sums of
-// means over batches (mean_sums.hpp).
-struct Means {
-  Means(Index n_em, Index n_eta) : em(n_em), eta(n_eta) {}
-  Buffer em, eta;
-  bool kept = false;
-};
-
 template <class Link, class Noise>
 class SparseRow {
  public:
@@ -78,18 +70,10 @@ class SparseRow {
   static constexpr bool kIsExact = Link::kLinear && !Noise::kDispersed;
 
   RowBlocks blocks;
-  Means means;
 
   SparseRow(const HalfStep& h, const Design& design)
-      : blocks(h, design), means(keeps_means(h) ? blocks.capacity : blocks.block,
-                                 keeps_means(h) ? blocks.capacity : blocks.block),
-        rows_(h.rows), keeps_means_(keeps_means(h)), y_(blocks.block), slope_(blocks.capacity) {}
-
-  void start_row(const Row& row) {
-    blocks.start_row(row);
-    means.kept = false;
-  }
-  void start_evaluation() { means.kept = keeps_means_ && blocks.kept(); }
+      : blocks(h, design), rows_(h.rows), y_(blocks.block), em_(blocks.block), eta_(blocks.block),
+        slope_(blocks.capacity) {}
 
   // Zeros: whether the zero terms of the counts are part of it, less the quadratic.
   template <Level L, bool WithLoss, bool Zeros>
@@ -103,7 +87,6 @@ class SparseRow {
       sums.smallest_count = std::min(sums.smallest_count, smallest);
       std::fill(y_ + n, y_ + padded, 0.0);
       double* slope = slope_ + (blocks.kept() ? from : 0);
-      place_means(Zeros ? from : 0);
       int e = 0;
       for (; e + kStep <= n; e += kStep) keep_means<Zeros, kUnroll>(X, e, b, lowest, loss);
       for (; e < padded; e += kLanes) keep_means<Zeros, 1>(X, e, b, lowest, loss);
@@ -127,7 +110,6 @@ class SparseRow {
       const int n = blocks.length(zeros, from), padded = static_cast<int>(round_up(n, kLanes));
       const Index place = blocks.first_zero() + from;
       const double* X = blocks.gathered(zeros, from, n, place);
-      place_means(place);
       int e = 0;
       for (; e + kStep <= padded; e += kStep)
         zero_terms<L, WithLoss, kUnroll>(X, e, b, loss, sums, concave);
@@ -150,14 +132,6 @@ class SparseRow {
   }
 
  private:
-  static bool keeps_means(const HalfStep& h) {
-    return h.batch_sums != nullptr && !h.model.exact_zeros;
-  }
-  void place_means(Index place) {
-    em_ = means.em + (means.kept ? place : 0);
-    eta_ = means.eta + (means.kept ? place : 0);
-  }
-
   // Two loops over the entries of a block, this one and that of the terms, because one would have
   // more in flight than there are registers.
   template <bool Zeros, int U>
@@ -186,9 +160,9 @@ class SparseRow {
     if constexpr (Zeros) {
       EACH at.eta[u] = load(eta_ + e + u * kLanes);
       ZeroTerms<U> z;
-      blocks.quadratics<Link, Noise::kDispersed, U>(X, e, at);
+      blocks.quadratics<Link, Noise, U>(X, e, at);
       Noise::template zero_terms<Link, U>(at, z);
-      less_quadratic<Link, Noise::kDispersed, U>(at, z);
+      less_quadratic<Link, Noise, U>(at, z);
       if constexpr (Noise::kDispersed) concave.add<U>(at);
       EACH {
         c.loss[u] += z.loss[u];
@@ -209,16 +183,12 @@ class SparseRow {
     linear_predictor<U>(blocks.K, X, blocks.block, e, b, at.eta);
     EACH at.eta[u] = Link::clamp_eta(at.eta[u]);
     Link::template mean_part<U>(at.eta, at.em);
-    if constexpr (!Noise::kDispersed) {
-      EACH store(em_ + e + u * kLanes, at.em[u]);
-      EACH store(eta_ + e + u * kLanes, at.eta[u]);
-    }
     blocks.exposures<Noise::kDispersed, U>(X, e, at);
-    blocks.quadratics<Link, Noise::kDispersed, U>(X, e, at);
+    blocks.quadratics<Link, Noise, U>(X, e, at);
     ZeroTerms<U> z;
     Noise::template disperse<WithLoss, U>(at);
     Noise::template zero_terms<Link, U>(at, z);
-    less_quadratic<Link, Noise::kDispersed, U>(at, z);
+    less_quadratic<Link, Noise, U>(at, z);
     if constexpr (Noise::kDispersed) concave.add<U>(at);
     sums.template put<L, WithLoss, U>(e, z, loss);
   }
@@ -232,7 +202,7 @@ class SparseRow {
         EntriesAt<1> at;
         linear_predictor<1>(blocks.K, X, blocks.block, e, b, at.eta);
         blocks.exposures<true, 1>(X, e, at);
-        blocks.quadratics<Link, true, 1>(X, e, at);
+        blocks.quadratics<Link, Noise, 1>(X, e, at);
         store(sums.residual + e, at.t[0] * (4.0 * by_C * at.t_b2[0] * at.eta[0] - by_A));
       }
       sums.derivatives.add_gradient(X, blocks.block, padded, sums.residual);
@@ -255,9 +225,7 @@ class SparseRow {
   }
 
   const Rows& rows_;
-  bool keeps_means_;
-  Buffer y_, slope_;                       // of the block; em'/em of the row's counts
-  double *em_ = nullptr, *eta_ = nullptr;  // of the block at hand
+  Buffer y_, em_, eta_, slope_;  // of the block at hand; em'/em of the row's counts
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

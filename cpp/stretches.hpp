@@ -30,6 +30,7 @@ constexpr int kStretch = 64;
 // on other rows.
 inline std::vector<std::int32_t> by_level(const HalfStep& h) {
   constexpr int kPerOctave = 8, kOctaves = 16, kLevels = kPerOctave * kOctaves;
+  constexpr double kLeast = 1.0 / (1 << kOctaves);  // of the largest
   const Index n = h.rows.n_columns;
   const int K = h.n_components;
   std::vector<double> mean(K), level(n);
@@ -47,13 +48,8 @@ inline std::vector<std::int32_t> by_level(const HalfStep& h) {
     largest = std::max(largest, level[j]);
   }
   for (Index j = 0; j < n; ++j) {
-    int octave = -kOctaves;  // of the level as a part of the largest: in [2^(octave - 1), 2^octave)
-    const double fraction =
-        largest > 0.0 ? std::frexp(level[j] / largest * (1.0 - 1e-15), &octave) : 0.0;
-    const int at = fraction > 0.0 ? (octave - 1 + kOctaves) * kPerOctave +
-                                        static_cast<int>((2.0 * fraction - 1.0) * kPerOctave)
-                                  : 0;
-    bin[j] = bin[j] * kLevels + std::clamp(at, 0, kLevels - 1);
+    const double octave = kOctaves + std::log2(std::max(kLeast, level[j] / largest));
+    bin[j] = bin[j] * kLevels + std::min(static_cast<int>(kPerOctave * octave), kLevels - 1);
     ++next[bin[j] + 1];
   }
   std::partial_sum(next.begin(), next.end(), next.begin());
@@ -90,9 +86,13 @@ class Stretches {
   // Sums of the products with these weights of the stretches: the lower triangle, by rows, to whole
   // vectors.
   void add(const double* weights, double* to) const {
-    Index at = 0;
-    for (; at + kStep <= width_; at += kStep) add<kUnroll>(weights, at, to);
-    for (; at < width_; at += kLanes) add<1>(weights, at, to);
+    each_vectors(width_, [&]<int U>(Index at) {
+      Vec sum[U] = {};
+      const double* from = products_.data() + at;
+      for (Index s = 0; s < n_; ++s, from += width_)
+        EACH sum[u] += weights[s] * load(from + u * kLanes);
+      EACH store(to + at + u * kLanes, load(to + at + u * kLanes) + sum[u]);
+    });
   }
 
   // No column's x'd is larger.
@@ -109,9 +109,9 @@ class Stretches {
 
   void set(int K, Index n_columns, const double* transposed, Index stride, int exposure) {
     K_ = K;
-    width_ = (K * (K + 1) / 2 + kLanes - 1) / kLanes * kLanes;
+    width_ = round_up(K * (K + 1) / 2, kLanes);
     n_ = (n_columns + kStretch - 1) / kStretch;
-    number_ = (n_ + kLanes - 1) / kLanes * kLanes;
+    number_ = round_up(n_, kLanes);
     products_.resize(n_ * width_);
     largest_.resize(K * number_), smallest_.resize(K * number_);
     for (Index s = 0; s < n_; ++s) {
@@ -131,18 +131,9 @@ class Stretches {
   }
 
  private:
-  template <int U>
-  void add(const double* weights, Index at, double* to) const {
-    Vec sum[U] = {};
-    const double* from = products_.data() + at;
-    for (Index s = 0; s < n_; ++s, from += width_)
-      EACH sum[u] += weights[s] * load(from + u * kLanes);
-    EACH store(to + at + u * kLanes, load(to + at + u * kLanes) + sum[u]);
-  }
-
   int K_ = 0;
-  Index n_ = 0, number_ = 0,
-        width_ = 0;  // stretches, the same in whole vectors, products of one in whole vectors
+  Index n_ = 0, number_ = 0;  // stretches, the same in whole vectors
+  Index width_ = 0;           // products of one, in whole vectors
   std::vector<double> products_;
   std::vector<double> largest_, smallest_;  // K x number: of the columns of a stretch
 };

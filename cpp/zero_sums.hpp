@@ -4,7 +4,8 @@
 // is
 //   q = t (a1 eta + a2 eta^2) + t^2 b2 eta^2,   a2 >= 0 >= b2,   b2 = 0 with Poisson noise.
 // With eta = x'b its sum over the columns is linear'b + b'gram b + b'concave b, where linear and
-// both matrices are weighted sums over columns that all rows share: O(K^2) for a row.
+// both matrices are weighted sums over columns that all rows share: O(K^2) for a row. With Poisson
+// noise there may be a quartic part, see QuarticSums.
 #pragma once
 
 #include "row_blocks.hpp"
@@ -14,8 +15,9 @@ namespace log1pnmf::LOG1PNMF_ISA {
 class ZeroSums {
  public:
   ZeroSums(const HalfStep& h, const Design& design)
-      : K_(h.n_components), h_(h), design_(design), linear_(K_), gram_(Index{K_} * K_),
-        concave_(design.rank > 1 ? Index{K_} * K_ : 0), gram_b_(K_), concave_b_(K_),
+      : K_(h.n_components), h_(h), design_(design),
+        bent_(design.rank > 1 && h.model.noise != Noise::poisson), linear_(K_),
+        gram_(Index{K_} * K_), concave_(bent_ ? Index{K_} * K_ : 0), gram_b_(K_), concave_b_(K_),
         weights_(Index{design.rank} * design.batches) {}
 
   // From the terms that all rows share; without squares only the linear part.
@@ -31,7 +33,7 @@ class ZeroSums {
     const double* terms = design_.gram + first * rank * length;
     own = weights(i, h_.zeros.row_quadratics, rank);
     add_up(own, terms, n, rank, length, gram_);
-    if (rank > 1) add_up(own + 1, terms + length, n, rank, length, concave_);
+    if (bent_) add_up(own + 1, terms + length, n, rank, length, concave_);
   }
 
   const double* linear() const { return linear_; }
@@ -41,7 +43,7 @@ class ZeroSums {
   double at(const double* b) {
     for (int k = 0; k < K_; ++k) gram_b_[k] = dot(K_, gram_ + k * K_, b);
     concave_at_ = 0.0;
-    if (design_.rank > 1) {
+    if (bent_) {
       for (int k = 0; k < K_; ++k) concave_b_[k] = dot(K_, concave_ + k * K_, b);
       concave_at_ = dot(K_, concave_b_, b);
     }
@@ -103,8 +105,129 @@ class ZeroSums {
   int K_;
   const HalfStep& h_;
   const Design& design_;
+  bool bent_;  // whether there is a concave part
   Buffer linear_, gram_, concave_, gram_b_, concave_b_, weights_;
   double concave_at_ = 0.0;
+};
+
+// The sum over all entries of a row of a4 t (eta + h)^4, h = kShift, the second part of a quartic.
+// With the products p_j of any two of (x_j, h) and those of (b, 1), eta + h is (x_j, h)'(b, 1), its
+// square p_j'p, and the sum p'(sum_j w_j p_j p_j')p: O(K^4) for a row, however long.
+constexpr int n_products(int K) { return (K + 1) * (K + 2) / 2; }
+
+// sum_j w_j p_j p_j', which all rows share.
+inline void set_quartic_sums(const HalfStep& h, Buffer& found) {
+  const int K = h.n_components, P = n_products(K);
+  const Index m = h.rows.n_columns;
+  const double* weights = h.zeros.column_quadratics + m;
+  Accumulator sums(P);
+  Buffer x(Index{K + 1} * kLargestBlock), products(Index{P} * kLargestBlock), w(kLargestBlock),
+      unused(P);
+  found = Buffer(Index{P} * P + kStep);
+  std::fill_n(x + K * kLargestBlock, kLargestBlock, kShift);
+  sums.reset(true);
+  for (Index from = 0; from < m; from += kLargestBlock) {
+    const int n = static_cast<int>(std::min<Index>(kLargestBlock, m - from));
+    for (int e = 0; e < n; ++e)
+      for (int k = 0; k < K; ++k) x[k * kLargestBlock + e] = h.design[(from + e) * K + k];
+    std::copy_n(weights + from, n, w + 0);
+    std::fill(w + n, w + kLargestBlock, 0.0);
+    double* to = products;
+    for (int k = 0; k <= K; ++k)
+      for (int l = 0; l <= k; ++l, to += kLargestBlock)
+        for (int e = 0; e < kLargestBlock; e += kLanes)
+          store(to + e, load(x + k * kLargestBlock + e) * load(x + l * kLargestBlock + e));
+    sums.add_block(products, kLargestBlock, static_cast<int>(round_up(n, kLanes)), w, w);
+  }
+  sums.finish(found, unused, true);
+}
+
+class QuarticSums {
+ public:
+  QuarticSums(const HalfStep& h, const Design& design, bool wanted)
+      : K_(h.n_components), h_(h), design_(design), products_(wanted ? n_products(K_) : 0),
+        square_(wanted ? n_products(K_) + kStep : 0), b_(K_ + 1), cube_(K_ + 1) {}
+
+  void start_row(Index i) { weight_ = h_.zeros.row_quadratics[2 * i + 1]; }
+
+  void start_evaluation(const double* b) {
+    std::copy_n(b, K_, b_ + 0);
+    b_[K_] = 1.0;
+    double* to = products_;
+    for (int k = 0; k <= K_; ++k)
+      for (int l = 0; l <= k; ++l) *to++ = (l < k ? 2.0 : 1.0) * b_[k] * b_[l];
+    squared_ = false;
+  }
+
+  // sum_j w_j (eta_j + h)^2 p_j of n rows whose evaluations have started. Four of them read the
+  // shared sums once.
+  static void square(QuarticSums* const* rows, int n) {
+    if (n == kTogether) return sweep<kTogether>(rows);
+    for (int r = 0; r < n; ++r) sweep<1>(rows + r);
+  }
+
+  double loss() {
+    QuarticSums* self = this;
+    if (!squared_) square(&self, 1);
+    const double* own = square_;
+    std::fill_n(cube_ + 0, K_ + 1, 0.0);
+    for (int k = 0; k <= K_; ++k)
+      for (int l = 0; l <= k; ++l, ++own) {
+        cube_[k] += *own * b_[l];
+        if (l < k) cube_[l] += *own * b_[k];
+      }
+    return weight_ * dot(K_ + 1, cube_, b_);
+  }
+  // After loss().
+  void add_gradient(double* g) const {
+    for (int k = 0; k < K_; ++k) g[k] += 4.0 * weight_ * cube_[k];
+  }
+  void add_hessian(double* H) const {
+    const double* own = square_;
+    for (int k = 0; k < K_; ++k)
+      for (int l = 0; l <= k; ++l, ++own) {
+        H[k * K_ + l] += 12.0 * weight_ * *own;
+        if (l < k) H[l * K_ + k] += 12.0 * weight_ * *own;
+      }
+  }
+
+  // Whether no eta rises by more than h in a step d. Then at s d the second derivative of an entry
+  // is at most (1 + s)^2 times that at the start, and the step surely lowers the sum with it: the
+  // integral of (1 - s) (1 + s)^2 is below 1.
+  bool holds_after(const double* d) const {
+    double rise = 0.0;
+    for (int k = 0; k < K_; ++k) rise += std::max(0.0, d[k]) * design_.largest[k];
+    return rise <= kShift;
+  }
+
+ private:
+  static constexpr int kTogether = 4;
+
+  template <int R>
+  static void sweep(QuarticSums* const* rows) {
+    constexpr int U = 2;
+    const int P = n_products(rows[0]->K_);
+    const double* weights[R];
+    REPEAT (r, R) weights[r] = rows[r]->products_;
+    for (int at = 0; at < P; at += U * kLanes) {
+      const double* terms = rows[0]->design_.quartic + at;
+      Vec sum[R][U] = {};
+      for (int p = 0; p < P; ++p, terms += P) {
+        Vec own[U];
+        EACH own[u] = load(terms + u * kLanes);
+        REPEAT (r, R) EACH sum[r][u] += weights[r][p] * own[u];
+      }
+      REPEAT (r, R) EACH store(rows[r]->square_ + at + u * kLanes, sum[r][u]);
+    }
+    REPEAT (r, R) rows[r]->squared_ = true;
+  }
+
+  int K_;
+  const HalfStep& h_;
+  const Design& design_;
+  Buffer products_, square_, b_, cube_;
+  double weight_ = 0.0;
+  bool squared_ = false;
 };
 
 // Keeps a row from following the concave part, which has no minimum, away from where it was fitted.

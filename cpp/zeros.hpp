@@ -154,14 +154,16 @@ class Samples {
   double totals_[2];
 };
 
-// The loss of a zero over t as a polynomial in eta; with a dispersion its constant and its square
-// depend linearly on t.
+// The loss of a zero over t as a polynomial in eta: of 4 coefficients the last is that of
+// (eta + kShift)^4; with a dispersion, of 5, the constant and the square depend linearly on t.
 struct Polynomial {
+  int width;
   double a[5] = {};
-  bool dispersed = false;
   Vec at(Vec eta, Vec t) const {
     const Vec own = a[0] + eta * (a[1] + a[2] * eta);
-    return dispersed ? own + t * (a[3] + eta * eta * a[4]) : own;
+    if (width == 3) return own;
+    const Vec square = (eta + kShift) * (eta + kShift);
+    return own + (width == 4 ? a[3] * (square * square) : t * (a[3] + eta * eta * a[4]));
   }
 };
 
@@ -213,7 +215,8 @@ class ZeroSurveyPlan final : public Plan {
     for (int g = 0; g < s_.n_thresholds; ++g) {
       if (g > 0 && s_.thresholds[g - 1] >= largest)
         copy_last(j, g);  // no entry lies between the two thresholds
-      else if (samples_.dispersed()) fit<5>(at, j, g);
+      else if (s_.width == 5) fit<5>(at, j, g);
+      else if (s_.width == 4) fit<4>(at, j, g);
       else fit<3>(at, j, g);
     }
   }
@@ -229,13 +232,13 @@ class ZeroSurveyPlan final : public Plan {
     return {mean, std::max(std::sqrt(variance), 1e-7 * (1.0 + std::abs(mean)))};
   }
 
-  // What is known without a look at the entries: em expanded around the mean eta, and with a
+  // What follows without evaluating the entries: em expanded around the mean eta, and with a
   // dispersion the first term of what its logarithm takes away. Also how the numbers of the entries
   // are standardised.
   struct Expansion {
     Scale of_eta, of_t;
     double level, slope, curve, b2;  // em ~ level + slope d + curve d^2; b2 t eta^2
-    double unit = 1.0;               // the size of t eta^2
+    double unit = 1.0;               // the size of t eta^2, of a quartic that of its part
     double largest_b2 = 0.0;         // how large the coefficient of t eta^2 may be
   };
 
@@ -243,7 +246,8 @@ class ZeroSurveyPlan final : public Plan {
   // of 5, the last two are the standardised t and t eta^2. They correct an expansion, so that
   // nothing is lost where all eta are nearly equal. The coefficient of eta^2 is not negative
   // (Poisson: clipped), and zero with the identity link. That of t eta^2 is not positive, and
-  // bounded (kShareOfAny and so on); zero where the survey asks for convex ones.
+  // bounded (kShareOfAny and so on); zero where the survey asks for convex ones. Of 4, the last is
+  // (eta + kShift)^4 less its line through the mean eta; its coefficient is not negative.
   template <int N>
   void fit(const ZerosScratch& at, Index j, int g) const {
     const double threshold = s_.thresholds[g];
@@ -256,6 +260,10 @@ class ZeroSurveyPlan final : public Plan {
       basis[0] = splat(1.0);
       basis[1] = d * (1.0 / known.of_eta.spread);
       basis[2] = basis[1] * basis[1];
+      if constexpr (N == 4) {
+        const double M = known.of_eta.mean + kShift;
+        basis[3] = d * d * (d * (d + 4.0 * M) + 6.0 * M * M) * (1.0 / known.unit);
+      }
       if constexpr (N == 5) {
         const Vec square = t * eta * eta;
         rest -= known.b2 * square;
@@ -294,8 +302,10 @@ class ZeroSurveyPlan final : public Plan {
   void bounds(const Expansion& known, double* least, double* most) const {
     for (int i = 0; i < N; ++i)
       most[i] = std::numeric_limits<double>::infinity(), least[i] = -most[i];
+    const double spread = known.of_eta.spread;
+    if constexpr (N == 4) least[2] = -known.curve * spread * spread, least[3] = 0.0;
     if constexpr (N == 5) {
-      const double spread = known.of_eta.spread, steepest = kSteepest * known.slope;
+      const double steepest = kSteepest * known.slope;
       const double b2 =
           s_.convex ? 0.0 : std::max(-known.largest_b2, steepest * known.slope * known.b2);
       least[1] = ((s_.convex ? 0.0 : kFlattest) - 1.0) * known.slope * spread,
@@ -334,6 +344,10 @@ class ZeroSurveyPlan final : public Plan {
     found.curve = identity ? 0.0 : 0.5 * found.slope;
     found.b2 = N == 5 ? -0.5 * s_.pass.rows.row_dispersion[j] : 0.0;
     if (total > 0.0) found.unit = std::max(std::sqrt(horizontal_sum(sums[5]) / total), 1e-100);
+    if constexpr (N == 4) {
+      const double d = found.of_eta.spread, M = found.of_eta.mean + kShift;
+      found.unit = d * d * (d * d + 4.0 * M * d + 6.0 * M * M);
+    }
     const double most = largest_lane(widest), far = largest_lane(largest),
                  squares = horizontal_sum(sums[6]);
     if (most > 0.0)
@@ -347,18 +361,23 @@ class ZeroSurveyPlan final : public Plan {
   template <int N>
   static Polynomial unscaled(const double* x, const Expansion& known) {
     const double m = known.of_eta.mean, spread = known.of_eta.spread;
-    const double constant = x[0] + known.level, linear = x[1] / spread + known.slope;
+    double constant = x[0] + known.level, linear = x[1] / spread + known.slope;
     const double square = std::max(0.0, x[2] / (spread * spread) + known.curve);
-    Polynomial p;
+    Polynomial p{N};
+    if constexpr (N == 4) {
+      const double M = m + kShift;
+      p.a[3] = std::max(0.0, x[3] / known.unit);
+      constant -= p.a[3] * M * M * M * M;
+      linear -= p.a[3] * 4.0 * M * M * M;
+    }
     p.a[0] = constant - m * (linear - m * square);
     p.a[1] = linear - 2.0 * m * square;
     p.a[2] = square;
     if constexpr (N == 5) {
-      p.dispersed = true;
       p.a[3] = x[3] / known.of_t.spread;
       p.a[0] -= known.of_t.mean * p.a[3];
       p.a[4] = x[4] / known.unit + known.b2;
-      if (p.a[4] > 1e-12 * known.b2) p.a[4] = 0.0;  // the rest is rounding
+      if (p.a[4] > 1e-12 * known.b2) p.a[4] = 0.0;  // smaller ones are rounding errors
     }
     return p;
   }
@@ -385,7 +404,7 @@ class ZeroSurveyPlan final : public Plan {
 
   void copy_last(Index j, int g) const {
     const Index to = j * s_.n_thresholds + g;
-    const int width = samples_.dispersed() ? 5 : 3;
+    const int width = s_.width;
     s_.error[to] = s_.error[to - 1];
     s_.n_above[to] = s_.n_above[to - 1];
     std::copy_n(s_.quadratic + width * (to - 1), width, s_.quadratic + width * to);
@@ -410,10 +429,8 @@ class ZeroErrorsPlan final : public Plan {
   void run_row(Index j, Workspace& workspace) const override {
     auto& at = static_cast<ZerosScratch&>(workspace);
     samples_.lay_out(j, entries_at(z_.stored, z_.pass.rows.n_rows, j), true, at);
-    Polynomial p;
-    p.dispersed = samples_.dispersed();
-    const int width = p.dispersed ? 5 : 3;
-    std::copy_n(z_.quadratic + width * j, width, p.a);
+    Polynomial p{z_.width};
+    std::copy_n(z_.quadratic + p.width * j, p.width, p.a);
     Vec sum = Vec{}, absolute = Vec{};
     for (Index e = 0; e < samples_.padded(); e += kLanes) {
       const Vec t = at.exposure(e), off = load(at.loss + e) - p.at(load(at.eta + e), t);

@@ -35,7 +35,7 @@ exclude_patterns = ["_build", "_ext", "_tables", "**/.ipynb_checkpoints"]
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 myst_links_external_new_tab = True
-# A page's own text blocks need no colours, and shell sessions no lexer that knows them.
+# A page's own text blocks need no colours, and shell sessions no lexer of their own.
 highlight_language = "none"
 
 # Tutorials are executed while the pages are built, and again only when they have changed.
@@ -54,7 +54,7 @@ autosummary_generate = True
 templates_path = ["_templates"]
 OTHERS = "BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseException, tuple"
 autodoc_default_options = {"members": True, "inherited-members": OTHERS, "member-order": "bysource"}
-autodoc_typehints = "none"  # the docstrings say more
+autodoc_typehints = "none"  # the docstrings have more
 numpydoc_show_class_members = False
 numpydoc_validation_checks: set[str] = set()
 default_role = "py:obj"
@@ -62,7 +62,7 @@ smartquotes = False  # they would change "auto" in lists of choices
 
 
 def leave_out(app, what, name, item, *_):
-    """Leave out what scikit-learn gives every estimator: its own pages say more."""
+    """Leave out what scikit-learn gives every estimator: its own pages have more."""
     return True if (getattr(item, "__module__", None) or "").startswith("sklearn.") else None
 
 

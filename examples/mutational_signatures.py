@@ -5,7 +5,7 @@
 
 A single base substitution is one of 96 channels: six exchanges, each with the base before and the one after.
 Mutations of different processes add up, so the link is the identity, c = inf. As a topic model the fit gives
-signatures that sum to one, and how many mutations of a tumour each of them stands for.
+signatures that sum to one, and the number of mutations that each of them left in a tumour.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from log1pnmf.datasets import made_up_tumours
 
 
 def fit(counts: np.ndarray, n_signatures: int) -> tuple[np.ndarray, np.ndarray]:
-    """Signatures (rows sum to one), and mutations of every tumour that each of them stands for."""
+    """Signatures (rows sum to one), and the mutations that each of them left in every tumour."""
     model = Log1pNMF(n_signatures, c=np.inf, size_factors="none").fit(counts)
     topics = topic_model(model)
     return topics.words, topics.proportions * topics.sizes[:, None]

@@ -1,9 +1,9 @@
-"""Single cells: expression programmes of human pancreas cells, with AnnData and scanpy habits.
+"""Single cells: factors (gene programmes) of human pancreas cells, with AnnData and scanpy habits.
 
     python examples/single_cell.py                       # what was found, in words
     python examples/single_cell.py --figure cells.png    # and the structure plot
 
-With c = 1 programmes multiply: cells share some and differ in others. With c = inf they add up, and factors
+With c = 1 factors multiply: cells share some and differ in others. With c = inf they add up, and factors
 come close to cell types.
 """
 

@@ -32,7 +32,7 @@ def read_texts(path: Path) -> tuple[list[str], list[str]]:
 
 def word_counter(stem: bool) -> CountVectorizer:
     """Counts words; with `stem` without their endings, so that "bake" and "baking" are one."""
-    rare_and_common = {"min_df": 2, "max_df": 0.5}  # neither tells topics apart
+    rare_and_common = {"min_df": 2, "max_df": 0.5}  # neither distinguishes topics
     if not stem:
         return CountVectorizer(stop_words="english", **rare_and_common)
     from snowballstemmer import stemmer  # pip install snowballstemmer

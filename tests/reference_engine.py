@@ -56,13 +56,16 @@ class ReferenceEngine(Engine):
             gradient[i] = row.gradient(start[i])
         return loss, gradient
 
-    def survey_zeros(self, loadings, factors, caps, *, straight=False):
-        shape, width = (len(factors), len(caps)), 3 if dispersion_of(self.problem, 0) is None else 5
+    def takes_quartics(self, n_components):
+        return True
+
+    def survey_zeros(self, loadings, factors, caps, *, straight=False, quartic=False):
+        shape, width = (len(factors), len(caps)), 3 + quartic if dispersion_of(self.problem, 0) is None else 5
         out = ZeroSurvey(caps, *(np.empty(size) for size in (shape, shape, (*shape, width))))
         side = self.problem.factors_side
         for j, (_, eta, t) in enumerate(self._zeros(loadings, factors)):
             for g, cap in enumerate(caps):
-                how = {"dispersion": dispersion_of(self.problem, j), "straight": straight}
+                how = {"dispersion": dispersion_of(self.problem, j), "straight": straight, "quartic": quartic}
                 largest = float(np.max(_exposure_of(side, j) * (loadings @ factors[j])))
                 found = survey_feature(eta, t, cap, link=self.problem.link, largest=largest, **how)
                 out.error[j, g], out.n_above[j, g], out.quadratics[j, g] = found
@@ -126,18 +129,19 @@ def example(c, kind=None, n_components=3, *, n=9, m=60, seed=0, wide=False):
         noise = NegativeBinomial(rng.gamma(0.5, 1.0, m) * (rng.random(m) > 0.2))
     problem = Problem(Counts.from_any(y), sizes, link, noise=noise)
     kind = (kind or "").removeprefix("nb").strip()
-    if kind == "adaptive":
-        problem = replace(problem, zeros=adaptive_zeros(NativeEngine(problem, 1), loadings, factors))
+    if kind in ("adaptive", "quartic"):
+        how = {"quartic": kind == "quartic"}
+        problem = replace(problem, zeros=adaptive_zeros(NativeEngine(problem, 1), loadings, factors, **how))
     elif kind:
         problem = replace(problem, zeros=quadratic(link, kind))
     return problem, loadings, factors
 
 
-def adaptive_zeros(engine, loadings, factors):
+def adaptive_zeros(engine, loadings, factors, *, quartic=False):
     """About half of the zeros are computed exactly, and the quadratics of the others are poor."""
     zeros = engine.problem.counts.to_scipy().toarray() == 0
     caps = np.full(len(factors), np.median((loadings @ factors.T)[zeros]))
-    quadratics = engine.survey_zeros(loadings, factors, caps[:1]).quadratics[:, 0]
+    quadratics = engine.survey_zeros(loadings, factors, caps[:1], quartic=quartic).quadratics[:, 0]
     stored, exposure = engine.collect_zeros(loadings, factors, caps)
     assert 0 < stored.nnz < zeros.sum()
     poor = np.array([1.0, 1.2, 0.7, 1.0, 1.1])[: quadratics.shape[1]]
@@ -162,7 +166,8 @@ def _zeros_of_row(side: Side, i: int) -> EntryZeros | None:
         return None
     own = zeros.row_quadratic[i] if zeros.row_quadratic is not None else zeros.column_quadratic.T  # type: ignore[union-attr]
     stored = False if zeros.stored is None else zeros.stored.to_dense(slice(i, i + 1))[0]
-    return EntryZeros(own[0], own[1], stored, *own[2:])
+    third = {} if len(own) < 3 else {"a4" if side.noise is POISSON else "b2": own[2]}
+    return EntryZeros(own[0], own[1], stored, **third)
 
 
 def _noise_of_row(side: Side, i: int) -> Noise:

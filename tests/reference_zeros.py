@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf.model.noise import ShiftedLog
-from log1pnmf.model.zeros import FLATTEST, LARGEST_BEND, MOST_BENT, MOST_OF_ALL, STEEPEST
+from log1pnmf.model.zeros import FLATTEST, LARGEST_BEND, MOST_BENT, MOST_OF_ALL, SHIFT, STEEPEST
 
 Array = NDArray[np.float64]
 
@@ -29,6 +29,8 @@ def zero_costs(eta: Array, t: Array, link: ShiftedLog, dispersion: float | None)
 def polynomial(eta: Array, t: Array, quadratic: Array) -> Array:
     """Evaluate what replaces the costs, see `log1pnmf.model.zeros.AdaptiveZeros.quadratics`."""
     value: Array = quadratic[0] + eta * (quadratic[1] + eta * quadratic[2])
+    if len(quadratic) == 4:
+        return value + quadratic[3] * (eta + SHIFT) ** 4
     return value + t * (quadratic[3] + eta**2 * quadratic[4]) if len(quadratic) == 5 else value
 
 
@@ -41,6 +43,7 @@ def survey_feature(
     dispersion: float | None = None,
     largest: float = 0.0,
     straight: bool = False,
+    quartic: bool = False,
 ) -> tuple[float, int, Array]:
     """Survey the zeros of one feature for one cap."""
     cost, measure = zero_costs(eta, t, link, dispersion)
@@ -68,12 +71,21 @@ def survey_feature(
         least = [-np.inf, flattest, 0.0, -np.inf, 0.0 if straight else -bent * unit]
         square_most = 0.0 if link.is_identity else STEEPEST * slope * scale**2
         most = [np.inf, STEEPEST * slope * scale, square_most, np.inf, 0.0]
+    elif quartic:  # less its line through the centre
+        at = center + SHIFT
+        unit = scale**2 * (scale**2 + 4.0 * at * scale + 6.0 * at**2)
+        basis, known = [*basis, ((x + SHIFT) ** 4 - at**4 - 4.0 * at**3 * d) / unit], [*known, 0.0]
+        least, most = [*least, 0.0], [*most, np.inf]
     root = np.sqrt(w)[:, None]
     found = _bounded(root * np.stack(basis, axis=1), root[:, 0] * rest, np.array(known), least, most)
     quadratic = _powers(found[:3], center, scale)
     if dispersion is not None:
         by_t = found[3] / spread
         quadratic = np.array([quadratic[0] - middle * by_t, *quadratic[1:], by_t, found[4] / unit])
+    elif quartic:
+        a4 = found[3] / unit
+        line = a4 * np.array([4.0 * at**3 * center - at**4, -4.0 * at**3, 0.0])
+        quadratic = np.append(quadratic + line, a4)
     error = float(w @ np.abs(cost - polynomial(x, w, quadratic)))
     return error, int(np.count_nonzero(~below)), quadratic
 

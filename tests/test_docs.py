@@ -175,7 +175,7 @@ def test_code_compiles():
 @pytest.mark.parametrize("page", TUTORIALS, ids=name)
 def test_tutorials_import_what_is_installed(page):
     """What `pip install '.[anndata,plot,report]'` brings, and scanpy; no module of this repository."""
-    here = {"log1pnmf", "numpy", "scipy", "sklearn", "matplotlib", "anndata", "scanpy"}
+    here = {"log1pnmf", "numpy", "scipy", "sklearn", "matplotlib", "anndata", "pandas", "scanpy"}
     here |= sys.stdlib_module_names
     for fence in filter(is_cell, fences(page)):
         for node in ast.walk(ast.parse(cell_code(fence))):

@@ -12,13 +12,9 @@ from tools.public_names import public_modules, public_names
 from log1pnmf import _core
 from log1pnmf.cli import describe_environment, main
 
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    tomllib = None
-
 ROOT = Path(__file__).parents[1]
 PACKAGE = sorted((ROOT / "src").rglob("*.py"))
+PROJECT = (ROOT / "pyproject.toml").read_text()
 
 EXECUTING = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 
@@ -87,9 +83,13 @@ def test_what_users_call_and_get_back_has_examples():
         assert ">>> " in thing.__doc__ or "example there" in thing.__doc__, thing
 
 
-@pytest.mark.skipif(tomllib is None, reason="Python 3.11 reads TOML")
+def project(text=PROJECT):
+    """Return the project's table of pyproject.toml; Python 3.10 cannot read it."""
+    return pytest.importorskip("tomllib").loads(text)["project"]
+
+
 def test_pages_name_extras_that_exist_and_nothing_that_is_not_published():
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = project()["optional-dependencies"]
     for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *PACKAGE):
         text = path.read_text(encoding="utf-8")
         assert "install 'log1pnmf[" not in text, f"{relative(path)}: pip install '.[...]' in a clone"
@@ -97,10 +97,8 @@ def test_pages_name_extras_that_exist_and_nothing_that_is_not_published():
             assert set(named.split(",")) <= set(extras), relative(path)
 
 
-@pytest.mark.skipif(tomllib is None, reason="Python 3.11 reads TOML")
 def test_the_licence_is_the_same_everywhere():
-    licence = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"]
-    assert f"  license: {licence}\n" in (ROOT / "recipe/recipe.yaml").read_text()
+    assert f"  license: {project()['license']}\n" in (ROOT / "recipe/recipe.yaml").read_text()
 
 
 def test_bug_report_is_complete(capsys):
@@ -149,8 +147,7 @@ def test_the_readme_of_an_index_has_only_absolute_addresses():
 
 
 def test_the_index_shows_the_addresses_of_the_project():
-    tomllib = pytest.importorskip("tomllib")
-    text = with_urls((ROOT / "pyproject.toml").read_text(), "https://github.com/us/log1pnmf", "v1.2.3")
-    urls = tomllib.loads(text)["project"]["urls"]
+    text = with_urls(PROJECT, "https://github.com/us/log1pnmf", "v1.2.3")
+    urls = project(text)["urls"]
     assert urls["Documentation"] == "https://us.github.io/log1pnmf/"
     assert {*urls} == {"Documentation", "Source", "Changelog", "Issues", "Paper"}

@@ -5,6 +5,7 @@ import re
 import runpy
 from pathlib import Path
 
+from tools.house import words
 from tools.public_names import public_names
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -32,6 +33,13 @@ def test_answers_are_two_clicks_away():
     }
     assert len(answers) > 10
     assert answers <= within(2)
+
+
+def test_pages_are_short():
+    length = words()
+    assert sum(length.values()) <= 35_000
+    assert length["docs/developers/kernel.md"] <= 1_500
+    assert {page: n for page, n in length.items() if "/how-to/" in page and n > 800} == {}
 
 
 def test_former_addresses_lead_on():
@@ -102,13 +110,22 @@ def test_every_table_of_measurements_is_made_by_a_command():
     assert not measured(MADE["IN_README"].sub("", readme))
 
 
+def test_the_page_of_the_paper_names_command_and_version_of_every_study():
+    page = (DOCS.parent / "studies" / "paper" / "RESULTS.md").read_text(encoding="utf-8")
+    studies = page.split("\n## ")[3:]  # after the overview and the contents of the paper
+    assert len(studies) > 10
+    for study in studies:
+        assert re.match(r".+\n\n`python -m studies\.paper\.\w+`, commit [0-9a-f]{7,8} of [\d-]+; .+\.", study)
+
+
 def test_every_table_names_its_command_version_and_machine():
     shown = {name for text in TEXTS.values() for name in re.findall(r"(?m)^```\{measured\} ([\w-]+)$", text)}
     shown |= {found[1] for found in MADE["IN_README"].findall(MADE["README"].read_text(encoding="utf-8"))}
     assert shown == {path.stem for path in MADE["FOLDER"].glob("*.csv")}
     for name in shown:
         table = MADE["Table"].read(name)
-        assert table.caption()
+        assert re.fullmatch(r"`.+`, commit [0-9a-f]{7,8} of 20\d\d-\d\d-\d\d; .+\.", table.caption()), name
+        assert "commit" not in table.about["machine"], f"{name}: one version for all rows"
         assert len(table.cells) > 1, name
         assert len({len(line) for line in table.cells}) == 1, name
         module, script = re.match(r"python (?:-m ([\w.]+)|(\S+\.py))", table.about["command"]).groups()

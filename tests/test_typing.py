@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tools.public_names import public_names
 
 import log1pnmf as lp
 from log1pnmf.analysis.evidence import EvidenceOptions
@@ -12,7 +13,7 @@ from log1pnmf.analysis.markers import MarkerOptions
 from log1pnmf.analysis.select import SelectOptions
 from log1pnmf.analysis.stability import ConsensusOptions
 from log1pnmf.analysis.usage import SampleOptions
-from log1pnmf.fitting.fit_counts import FitParameters, FoldParameters
+from log1pnmf.fitting.fit_counts import FoldParameters, SampleParameters
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = """
@@ -30,6 +31,7 @@ model.report("report.html", counts=counts, groupby=["a", "a", "b", "b"], notes=[
 print(model.fit_transform(counts, batch=[0, 0, 1, 1]).shape, model.loadings_.sum(), model.top_features(3))
 found = lp.select(counts, range(1, 3), [0.1, 1.0], noise=["poisson", "nb"], holdout="samples", tol=1e-4)
 print(found.best.n_components, lp.analysis.markers(fit, counts, errors="model").top(0, by="z"))
+lp.extend_features(fit.renamed({"k1": "acinar", 0: "baseline"}), counts, n_jobs=1)
 
 
 def annotated(adata: AnnData) -> None:
@@ -47,6 +49,11 @@ lp.fit_log1p_nmf(counts, 2, nois="nb")  # wrong: nois
 lp.fit_log1p_nfm(counts, 2)  # wrong: fit_log1p_nfm
 lp.Log1pNMF(2, noise="nbb")  # wrong: noise
 lp.Log1pNMF(2, size_factors="totals")  # wrong: size_factors
+lp.Log1pNMF(2, dispersion="gene")  # wrong: dispersion
+lp.Log1pNMF(2, l1="aut")  # wrong: l1
+lp.Log1pNMF(2).fit(counts, size_factors="fitted")  # wrong: size_factors
+lp.Log1pNMF(2).fit(counts, batches=[1, 1, 2, 2])  # wrong: batches
+lp.Log1pNMF(2).top_features(3, by="weigth")  # wrong: by
 lp.Log1pNMF(2).transform(counts).shap  # wrong: shap
 lp.Log1pNMF(2).transform(counts, featurs="shared")  # wrong: featurs
 lp.select(counts, 2, holdout="sample")  # wrong: holdout
@@ -54,6 +61,7 @@ lp.select(counts, 2, engine="gpu")  # wrong: engine
 lp.sweep(counts, 2, [1.0], likelihood="exakt")  # wrong: likelihood
 lp.analysis.markers(fit, counts, errors="robust")  # wrong: errors
 lp.analysis.usage(fit, [0, 1], replicat=[0, 1])  # wrong: replicat
+lp.analysis.perplexity(fit, counts, size_factors="totals")  # wrong: size_factors
 lp.tl.log1p_nmf(None, 2, row_solver="newtn")  # wrong: row_solver
 lp.tl.transform(None, fit, pior=3.0)  # wrong: pior
 lp.tl.markers(None, n_topp=3)  # wrong: n_topp
@@ -67,6 +75,7 @@ model.markers(counts, error="model")  # wrong: error
 model.usage([0, 1], replicats=[0, 1])  # wrong: replicats
 lp.pl.volcano(None, 0, n_lables=3)  # wrong: n_lables
 lp.pl.structure(fit, heights="share")  # wrong: heights
+lp.pl.spatial(None, image="high")  # wrong: image
 lp.pl.select(None, over="k")  # wrong: over
 """
 
@@ -75,7 +84,7 @@ def test_a_type_checker_finds_what_is_misspelled_and_nothing_else(tmp_path, monk
     mypy = pytest.importorskip("mypy.api")
     monkeypatch.chdir(ROOT)  # for the configuration, strict as the package itself, and the cache
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT + "".join(f"print(lp.{name})\n" for name in lp.__all__))
     told, failed, _ = mypy.run([str(script), "--no-pretty"])
     assert not failed
     assert told.count(": error: ") == told.count("script.py:") - told.count(": note: ")
@@ -87,6 +96,15 @@ def test_a_type_checker_finds_what_is_misspelled_and_nothing_else(tmp_path, monk
         assert f'"{name}"' in errors[str(number)]
 
 
+def test_signatures_show_every_parameter():
+    """So that editors and notebooks complete them; columns of tables and fields of settings have any name."""
+    for thing in public_names().values():
+        for name, function in (vars(thing) if inspect.isclass(thing) else {"": thing}).items():
+            if inspect.isfunction(function) and name not in ("columns", "having") and name[:1] != "_":
+                parameters = inspect.signature(function).parameters.values()
+                assert all(one.kind is not one.VAR_KEYWORD for one in parameters), function
+
+
 @pytest.mark.parametrize(
     ("function", "options", "others"),
     [
@@ -94,7 +112,7 @@ def test_a_type_checker_finds_what_is_misspelled_and_nothing_else(tmp_path, monk
         (lp.analysis.usage, SampleOptions, {"replicate", "key"}),
         (lp.analysis.evidence, EvidenceOptions, {}),
         (lp.select, SelectOptions, {"random_state", "batch", *FoldParameters.__annotations__}),
-        (lp.analysis.consensus, ConsensusOptions, {"groupby", *FitParameters.__annotations__}),
+        (lp.analysis.consensus, ConsensusOptions, {"groupby", *SampleParameters.__annotations__}),
     ],
 )
 def test_options_are_the_keywords_of_the_function(function, options, others):

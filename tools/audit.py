@@ -14,8 +14,8 @@ def main() -> int:
     asked = [package for package in packages if "skip_reason" not in package]
     holes = [(package["name"], package["version"], hole) for package in asked for hole in package["vulns"]]
     for name, version, hole in holes:
-        mended = ", ".join(hole["fix_versions"]) or "no version yet"
-        print(f"{name} {version}: {hole['id']}, mended in {mended}")
+        fixed = ", ".join(hole["fix_versions"]) or "no version yet"
+        print(f"{name} {version}: {hole['id']}, fixed in {fixed}")
     print(f"{len(asked)} of {len(packages)} packages looked up, {len(holes)} holes")
     if 2 * len(asked) < len(packages) or not packages:
         print(f"the database of advisories could not be asked about most of them\n{done.stderr[-500:]}")

@@ -22,6 +22,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+BEGAN = time.perf_counter()
 IN_WHEEL = [
     r"log1pnmf/_core\..*(so|pyd)",
     r"log1pnmf/_core\.pyi",
@@ -98,10 +99,14 @@ def main() -> None:
 
 
 def build(target: Path) -> Path:
-    run(sys.executable, "-m", "build", "--outdir", target, ROOT, cwd=ROOT)
-    (archive,), (wheel,) = target.glob("*.tar.gz"), target.glob("*.whl")
+    run(sys.executable, "-m", "build", "--sdist", "--outdir", target, ROOT, cwd=ROOT)
+    (archive,) = target.glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         names = [name.partition("/")[2] for name in opened.getnames() if "/" in name]
+        opened.extractall(target, filter="data")
+    source = target / archive.name.removesuffix(".tar.gz")
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", target, cwd=source)
+    (wheel,) = target.glob("*.whl")
     check_names(names, IN_SDIST, NOT_IN_SDIST, archive.name)
     say(f"{archive.name}: {archive.stat().st_size:,} bytes; the wheel was built from it")
     return wheel
@@ -171,7 +176,7 @@ def run(*command: object, cwd: Path) -> str:
     done = subprocess.run(
         list(map(str, command)),
         cwd=cwd,
-        env=alone | {"MPLBACKEND": "Agg"},
+        env=alone | {"MPLBACKEND": "Agg", "CCACHE_BASEDIR": str(cwd)},  # as .ci/run has it for the checkout
         capture_output=True,
         text=True,
         check=False,
@@ -179,9 +184,6 @@ def run(*command: object, cwd: Path) -> str:
     if done.returncode:
         sys.exit(f"{command} ended with {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
     return done.stdout
-
-
-BEGAN = time.perf_counter()
 
 
 def say(text: str) -> None:

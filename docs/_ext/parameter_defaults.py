@@ -32,6 +32,12 @@ def add_defaults(app, what, name, thing, *rest):
             lines[place] = f"{line}, default={shown.pop()}"
 
 
+def name_advanced(app, what, name, thing, *rest):
+    """Call the parameters of a second section advanced; numpydoc has a fixed name for it."""
+    rest[-1][:] = [line.replace(":Other Parameters:", ":Advanced parameters:") for line in rest[-1]]
+
+
 def setup(app):
     app.connect("autodoc-process-docstring", add_defaults, priority=100)  # before numpydoc
+    app.connect("autodoc-process-docstring", name_advanced, priority=900)  # after it
     return {"parallel_read_safe": True}

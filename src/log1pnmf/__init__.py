@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # LAZY for editors and type checkers
     from log1pnmf.analysis.stability import sweep
     from log1pnmf.estimator import Log1pNMF
     from log1pnmf.fitting import callbacks
+    from log1pnmf.fitting.new_features import extend_features
     from log1pnmf.model import simulate
 
 # Loaded when first used: they need optional packages or scikit-learn, or are not needed by everyone.

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _Floats: TypeAlias = NDArray[np.float64]
+_Tables: TypeAlias = tuple[_Floats, _Floats, _Floats]
 _Counts: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
 
 class Side:
@@ -46,9 +47,7 @@ def run(
     side: Side,
     start: _Floats,
     design: _Floats,
-    lower: _Floats,
-    upper: _Floats,
-    penalty: _Floats,
+    tables: _Tables,
     values: _Floats,
     gradient: _Floats,
     loss: _Floats,
@@ -106,9 +105,6 @@ def zero_errors(
     n_threads: int,
     /,
 ) -> None: ...
-def mean_sums(
-    kernel: str, side: Side, start: _Floats, design: _Floats, sums: _Floats, n_threads: int
-) -> None: ...
 def take_canonical(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int32] | NDArray[np.int64],
@@ -132,9 +128,7 @@ def side_residual(
     values: _Floats,
     gradient: _Floats,
     counted: NDArray[np.uint8],
-    lower: _Floats,
-    upper: _Floats,
-    penalty: _Floats,
+    tables: _Tables,
     /,
 ) -> float: ...
 def add_spectrum(
@@ -154,16 +148,13 @@ def solve_programs(
     hessian: _Floats,
     gradient: _Floats,
     start: _Floats,
-    lower: _Floats,
-    upper: _Floats,
-    penalty: _Floats,
+    tables: _Tables,
     values: _Floats,
     decrease: _Floats,
     curvature: _Floats,
     n_threads: int,
     /,
 ) -> None: ...
-def apply(kernel: str, function: str, x: _Floats, y: _Floats, /) -> None: ...
 def runnable_kernels() -> list[str]: ...
 def after_fork() -> None: ...
 def max_threads() -> int: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
 from inspect import signature
@@ -31,7 +31,7 @@ from log1pnmf.engines.registry import EngineKind, as_counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.callbacks import Callback
 from log1pnmf.fitting.fit import Certificate, Fit
-from log1pnmf.fitting.fit_counts import SETTINGS, checked, fit_counts
+from log1pnmf.fitting.fit_counts import SETTINGS, checked, completed, fit_counts
 from log1pnmf.fitting.new_samples import of_features, project, score
 from log1pnmf.fitting.ranking import Order
 from log1pnmf.fitting.settings import GIVEN, InitKind, LikelihoodKind, NoiseKind
@@ -76,7 +76,7 @@ def _with_options_of(
 
 def _part(name: str) -> Any:
     """Return an attribute of the estimator that is a part of its fit."""
-    return property(attrgetter(f"fit_.{name}"))
+    return property(attrgetter(f"fit_.{name}"), doc="")  # the section Attributes describes it
 
 
 @dataclass(eq=False, repr=False)
@@ -117,12 +117,12 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
     n_components : int
         Number of factors, K. More than samples or features is allowed, with a warning.
     c : float
-        Shift of the link. Parts multiply at small c and add up at inf, which is standard Poisson NMF. On most
-        data small c predicts held-out counts best; at inf a fit can be read as probabilities.
+        Shift of the link. Factors multiply at small c and add up at inf, which is standard Poisson NMF. On
+        most data small c predicts held-out counts best; at inf a fit can be read as probabilities.
     noise : {"poisson", "nb", "auto"}
         How counts scatter around their means: "nb" is negative binomial, with the variance
         ``mean + dispersion * mean**2``. "auto" takes the one that predicts held-out counts better, and
-        `summary` says why.
+        `summary` has the reason.
     size_factors : {"total", "fit", "none"} or array of shape (n_samples,)
         Depth of the samples. "total" is the total count divided by its mean. "fit" starts there and
         estimates them with the model, for factors that change totals.
@@ -214,7 +214,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
     --------
     log1pnmf.fit_log1p_nmf : The same as a function.
     log1pnmf.select : Choose c, the number of factors and the noise.
-    sklearn.decomposition.NMF : Parts add up; other losses than Poisson.
+    sklearn.decomposition.NMF : Factors add up; other losses than Poisson.
 
     References
     ----------
@@ -257,12 +257,12 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
 
     @property
     def approximate_objective_(self) -> float | None:
-        """What an approximate or adaptive fit has minimised, penalty included; None for exact fits."""
+        """Objective of an approximate or adaptive fit, with penalty; None for exact fits."""
         return None if self.fit_.approximate_log_likelihood is None else self.fit_.objective
 
     @property
     def n_iter_(self) -> int:
-        """Iterations of the best start; the look at one that is an optimum already counts as one."""
+        """Iterations of the best start; a start that is already an optimum has one."""
         return max(1, self.fit_.n_iter)
 
     # Pipelines pass size factors on unless they are told not to; `fit` and `transform` have to agree on it.
@@ -277,7 +277,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
         X: Any,
         y: Any = None,
         *,
-        size_factors: Any = None,
+        size_factors: SizesKind | Numbers | None = None,
         batch: Any = None,
         fixed_loadings: Any = None,
         callbacks: Sequence[Callback] = (),
@@ -323,7 +323,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
 
     @_with_options_of(fit)
     def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Array:
-        """Fit the model to X (y is ignored) and return its loadings; options are those of `fit`.
+        """Fit the model to X (y is ignored) and return its loadings; other parameters as in `fit`.
 
         >>> Log1pNMF(2).fit_transform([[4, 0, 2], [3, 1, 2], [0, 5, 2]]).shape
         (3, 2)
@@ -454,7 +454,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
         """
         return summarize(as_fit(self).named(feature_names=feature_names), n_top=n_top)
 
-    def rename_factors(self, names: Any) -> Self:
+    def rename_factors(self, names: Mapping[Any, str] | Iterable[str]) -> Self:
         """Name factors by a list or mapping `names`; every table, plot, report and file then has them.
 
         >>> model = Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
@@ -466,7 +466,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
 
     @_with_options_of(write_report)
     def report(self, path: StrPath, **options: Any) -> Path:
-        """Write a report to `path`, one HTML file; options as in `log1pnmf.report.write_report`.
+        """Write a report to `path`, one HTML file; other parameters as in `log1pnmf.report.write_report`.
 
         >>> import tempfile
         >>> model = Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
@@ -487,7 +487,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
 
     @_with_options_of(markers)
     def markers(self, X: Any, **options: Any) -> Markers:
-        """Test which features of X rise with each factor; options as in `log1pnmf.analysis.markers`.
+        """Test which features of X rise with each factor; other parameters as in `log1pnmf.analysis.markers`.
 
         >>> counts = np.random.default_rng(0).poisson(np.repeat([[9, 1, 4], [1, 9, 4]], 30, axis=0))
         >>> sorted(Log1pNMF(2).fit(counts).markers(counts).top(k, 1) for k in range(2))
@@ -496,8 +496,9 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
         options.setdefault("n_jobs", self.n_jobs)
         return markers(self, X, **options)
 
+    @completed(SampleOptions, usage)
     def usage(self, groups: Any, replicate: Any = None, **options: Unpack[SampleOptions]) -> Usage:
-        """Compare loadings of `groups`, `replicate` by replicate; options as in `log1pnmf.analysis.usage`.
+        """Compare loadings of `groups`, `replicate` by replicate; parameters as in `log1pnmf.analysis.usage`.
 
         >>> model = Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]] * 4)
         >>> model.usage(["a", "a", "b"] * 4, replicate=True).comparisons
@@ -506,7 +507,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
         return usage(self, groups, replicate=replicate, **options)
 
     def _new_samples(self, X: Any) -> Counts | CountSource:
-        """Check new samples; where names do not tell their features, as scikit-learn does."""
+        """Check new samples; where features are not matched by name, as scikit-learn does."""
         check_is_fitted(self)
         X = to_host(X)
         samples = source_of(X) or as_counts(X)
@@ -537,9 +538,10 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
         return cls.of(Fit.load(path))
 
     @classmethod
-    def of(cls, source: Any, *, key: str | None = None) -> Log1pNMF:
+    def of(cls, source: Any, *, key: str | None = None, gene_symbols: str | None = None) -> Log1pNMF:
         """Make a fitted model from a `source`: a `Fit`, AnnData (`key` names the fit in it) or a file.
 
+        With `gene_symbols`, a column of ``adata.var`` names its features, in the summary and to match data.
         It has the parameters that the fit was requested with, except for `engine`, which is the default: the
         original one may not exist on this machine.
 
@@ -547,7 +549,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
         >>> Log1pNMF.of(fit_log1p_nmf([[4, 0, 2], [3, 1, 2], [0, 5, 2]], 2, c=0.1))
         Log1pNMF(c=0.1)
         """
-        fit = as_fit(source, key=key)
+        fit = as_fit(source, key=key, gene_symbols=gene_symbols)
         parameters = {name: getattr(fit.asked, name) for name in SETTINGS if name != "engine"}
         if fit.asked.init == GIVEN:
             del parameters["init"]

@@ -99,7 +99,7 @@ def _claims(report: Report, rows: list[dict[str, Any]]) -> None:
         agrees=worst("taylor", high=1e-3) < 0.9 and worst("taylor", 1.0) > 0.99,
     )
     report.claim(
-        "adaptive (ours): zeros for which a quadratic is poor are visited one by one",
+        "adaptive (this library): zeros for which a quadratic is poor are evaluated one by one",
         paper="not in the paper",
         ours=f"at least {worst('adaptive'):.4f}",
         agrees=None,

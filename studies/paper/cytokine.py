@@ -130,7 +130,7 @@ def study(options: Options) -> None:
     )
     cells = read(options)
     report.note(
-        f"These data stand in for the paper's pancreas data: {cells.counts.n_samples:,} of 13,999 cells, "
+        f"These data replace the paper's pancreas data: {cells.counts.n_samples:,} of 13,999 cells, "
         f"chosen at random, and the {cells.counts.n_features:,} genes that at least {LEAST_CELLS} of them "
         "have. Cell types come from marker genes."
     )

@@ -35,7 +35,7 @@ def study(options: Options) -> None:
     report.claim(
         "mouse pancreas with cytokines (Stancill 2021)",
         paper="7,606 x 18,195, about 82% zeros",
-        ours="no file with these counts is at hand; blood cells with and without interferon-beta stand in",
+        ours="no file with these counts is at hand; blood cells with and without interferon-beta replace it",
         agrees=None,
     )
     report.note(

@@ -173,7 +173,7 @@ def _choose(report: Report, case: Case, data: Any, options: Options) -> float:
         for row in by_counts.rows
     ]
     report.table(
-        "penalties", rows, "c = 1: penalties, fitted to nine tenths of every count and judged on the rest."
+        "penalties", rows, "c = 1: penalties, fitted to nine tenths of every count and judged on the others."
     )
     by_samples = choose_l1_by_samples(case, penalties)
     report.table(
@@ -202,7 +202,7 @@ def _converged_claims(report: Report, fits: list[Fit], *, faithful: Fit, data: A
     found, by_weight = picture.found_by_fold_change(), picture.found()
     report.claim(
         "c = 1, converged: the paper's genes lead the treatment factors, listed by fold change against the "
-        "rest of the samples' own mixture, not by weight",
+        "samples' other factors, not by weight",
         paper="10 of 10 in each (by weight, faithful fit)",
         ours=f"RA {found[1]}, TGFb {found[2]} of 10 (by weight {by_weight[1]} and {by_weight[2]}): the "
         "picture is largely a matter of how the factors are read",

@@ -19,7 +19,7 @@ L1 = 3.0
 
 
 def known_loadings(data: Any) -> dict[str, dict[str, Any]]:
-    """Two ways to say what is known: a loading for everybody, or only who was not treated."""
+    """Two ways to state what is known: a loading for every sample, or only who was not treated."""
     treated = {name: np.asarray(data.obs[name], dtype=np.float64) for name in ("RA", "TGFb")}
     return {
         "design": {"everyone": 1.0, **treated},
@@ -61,7 +61,7 @@ def study(options: Options) -> None:
         _claim(report, name, l1, pictures)
         if name == "design":
             read_outs = _read_outs(fit, data, options.jobs)
-    report.table("starts", rows, "The same from every start. Design: 1 for everybody, RA and TGFb 0 or 1.")
+    report.table("starts", rows, "The same from every start. Design: 1 for all samples, RA and TGFb 0 or 1.")
     report.note(
         "Design: all loadings are known, so every gene is a regression of its own. Doses differ between "
         "samples, and a loading of 0 or 1 cannot describe them; this is why the likelihood is far lower. "

@@ -38,19 +38,19 @@ We fit real data in three ways:
 
 - **Faithful**: the paper's solver (coordinate ascent), its start and its number of iterations. These fits
   should show what the paper shows.
-- **Converged**: Newton steps until the fit converges, the best of several seeds. These fits show what the
-  maximum of the likelihood looks like.
+- **Converged**: Newton steps until the fit converges, the best of several seeds. These fits show the
+  maximum of the likelihood.
 - **Sparse**: converged, with a penalty `l1` on all factors but the first. We choose the largest penalty
   that predicts held-out counts within one standard error of the best. If no penalty does, we take the
   largest one that predicts them no worse than the faithful fit. A tenth of every count is held out, by
   binomial splitting, and the other nine tenths are fitted.
 
-"Agrees" says whether the claim holds in the fit that the line names.
+The column "agrees" has whether the claim holds in the fit that the line names.
 """
 INCOMPLETE = """
 Three parts of the paper need the mouse pancreas counts, which we do not have: Figures 5 to 7 with their
-tables of genes. Blood cells with and without interferon-beta stand in for them where a claim is not about
-the pancreas itself.
+tables of genes. Blood cells with and without interferon-beta replace them where a claim is not about the
+pancreas itself.
 """
 
 
@@ -76,7 +76,7 @@ def _verdict(found: dict[str, dict[str, Any]]) -> str:
 
 
 def _contents(found: dict[str, dict[str, Any]]) -> list[str]:
-    """Say for every part of the paper where it is, or why not."""
+    """List for every part of the paper where it is, or why not."""
     lines = [
         "## What of the paper is here",
         "",
@@ -115,9 +115,8 @@ def _overview(found: dict[str, dict[str, Any]]) -> list[str]:
     for content in found.values():
         for claim in content["claims"]:
             if claim["agrees"] is False:
-                lines.append(
-                    f"- {content['title']}: {claim['claim']}: {claim['ours']} (paper: {claim['paper']})"
-                )
+                title = content["title"]
+                lines.append(f"- [{title}](#{_anchor(title)}): {claim['claim']}")
     return [*lines, ""]
 
 
@@ -137,13 +136,14 @@ def _anchor(title: str) -> str:
 
 
 def _study(name: str, content: dict[str, Any], results: Path, base: Path) -> list[str]:
-    lines = [f"## {content['title']}", "", f"`python -m studies.paper.{name}`", ""]
-    lines += ["| claim | paper | ours | agrees | seed spread |", "|---|---|---|---|---|"]
+    made = "commit {commit} of {date}; {machine}.".format(**content["made"])
+    lines = [f"## {content['title']}", "", f"`python -m studies.paper.{name}`, {made}", ""]
+    lines += ["| claim | paper | this library | agrees | seed spread |", "|---|---|---|---|---|"]
     words = {True: "yes", False: "**no**", None: "–"}
     for claim in content["claims"]:
         cells = [claim["claim"], claim["paper"], claim["ours"], words[claim["agrees"]], claim["spread"]]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    lines.append("")
+    lines += ["", "<details><summary>Figures, tables and notes</summary>", ""]
     for part in content["parts"]:
         if part["kind"] == "note":
             lines += [part["text"], ""]
@@ -157,7 +157,7 @@ def _study(name: str, content: dict[str, Any], results: Path, base: Path) -> lis
                 f"{part['caption']} See [{part['file']}]({_relative(results, base)}/{part['file']}).",
                 "",
             ]
-    return lines
+    return [*lines, "</details>", ""]
 
 
 def _relative(results: Path, base: Path) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.run import about
 from sklearn.exceptions import ConvergenceWarning
 
 from log1pnmf.fitting.fit import Fit
@@ -228,7 +229,7 @@ class Report:
         print(f"    {claim}: paper {paper}; ours {ours}; agrees {judged}", flush=True)
 
     def note(self, text: str) -> None:
-        """Say something in words."""
+        """Write a sentence on the page."""
         self.content["parts"].append({"kind": "note", "text": text})
 
     def table(self, name: str, rows: Sequence[Mapping[str, Any]], caption: str, *, show: bool = True) -> None:
@@ -264,6 +265,9 @@ class Report:
         self.content["fits"] = {
             name: taken._asdict() for fits in self._fits for name, taken in fits.taken.items()
         }
+        now = about()
+        machine = f"{now['processor'].replace('(R)', '')}, {now['cores']} of its cores"
+        self.content["made"] = {"commit": now["commit"], "date": now["date"][:10], "machine": machine}
         path = self.options.results / f"{self.name}.json"
         path.write_text(json.dumps(self.content, indent=1) + "\n")
 

@@ -11,7 +11,8 @@ import numpy as np
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model.noise import ShiftedLog
-from log1pnmf.model.objective import log_likelihood
+from log1pnmf.model.objective import negative_log_likelihood
+from log1pnmf.model.problem import Problem
 from studies.paper.drawing import panels
 from studies.paper.geometry import loadings_towards, unit_rates, upper_right_hull
 from studies.paper.study import Options, Report, run
@@ -42,8 +43,8 @@ def _example(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def likelihood_at(counts: np.ndarray, loadings: np.ndarray, factors: np.ndarray, c: float) -> float:
     """Log-likelihood with factors on the link scale, without size factors."""
-    data, link = Counts.from_any(counts), ShiftedLog(c)
-    return log_likelihood(data, loadings, factors, link, np.ones(len(counts)))
+    problem = Problem(Counts.from_any(counts), np.ones(len(counts)), ShiftedLog(c))
+    return -negative_log_likelihood(problem, loadings, factors / problem.link.alpha)
 
 
 def _large_c(report: Report, ax: Any) -> None:

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from tests.tables import table_of
 
 from log1pnmf.cli import main
-from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.text import CountTable
 from log1pnmf.counts.write import write_table
 from log1pnmf.model.simulate import simulate
 
@@ -60,11 +59,7 @@ def counts_file(tmp_path_factory):
     values = drawn.counts.toarray()
     values[:, -1] = 0
     values[3, -1] = 1
-    counts = Counts.from_any(values)
-    names = [
-        np.array([f"{kind}{i}" for i in range(n)], dtype=object) for kind, n in (("cell", 60), ("gene", 25))
-    ]
-    table = CountTable(Counts(counts.by_row, None, *names), {"type": np.array(["a", "b", "c"] * 20)})
+    table = table_of(values, {"type": np.array(["a", "b", "c"] * 20)}, ("cell", "gene"))
     path = tmp_path_factory.mktemp("data") / "counts.h5ad"
     write_table(table, path)
     return path

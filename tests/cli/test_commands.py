@@ -12,6 +12,7 @@ import pytest
 from scipy import sparse
 
 from log1pnmf import Fit, Log1pNMF, __version__, fit_log1p_nmf
+from log1pnmf.analysis import usage
 from log1pnmf.analysis.markers import markers
 from log1pnmf.cli import main
 from log1pnmf.cli.exchange import read_r_list, write_r_list
@@ -240,8 +241,33 @@ def test_markers(call, run_folder, counts_file, tmp_path):
     again = call("markers", model, tmp_path / "shuffled.h5ad", "--top", 2, "--json").json
     assert again["feature"] == expected.table(2)["feature"].tolist()
     assert "a model needs its counts" in call("markers", model).err
-    shuffled[1:].copy().write_h5ad(tmp_path / "few.h5ad")
-    assert "lacks 1 sample of the model (first 'cell59')" in call("markers", model, tmp_path / "few.h5ad").err
+
+
+def test_markers_and_usage_of_other_samples(call, run_folder, counts_file, tmp_path):
+    """Of a file with some of the fitted samples, or with new ones, as of AnnData."""
+    adata, model = anndata.read_h5ad(counts_file), run_folder / "models" / "c=1.npz"
+    fit, of_types = Fit.load(model), ["--groupby", "type", "--samples-are-replicates", "--json"]
+    adata[40:5:-1, ::-1].write_h5ad(tmp_path / "some.h5ad")
+    some = call("usage", run_folder, tmp_path / "some.h5ad", "-c", 1, *of_types)
+    part = {"replicate": True, "loadings": fit.loadings[40:5:-1]}
+    assert some.json["mean"] == pytest.approx(usage(fit, adata.obs["type"][40:5:-1], **part).table()["mean"])
+    assert "these are 35 samples of the fit" in some.err
+    adata.obs_names = [f"new{i}" for i in range(60)]
+    adata[:, 1:].write_h5ad(tmp_path / "new.h5ad")
+    frame, again = adata.to_df().iloc[:, 1:], Log1pNMF.of(fit)
+    loadings = again.transform(frame, features="shared")
+    new = call("usage", run_folder, tmp_path / "new.h5ad", "-c", 1, *of_types)
+    part["loadings"] = loadings
+    assert new.json["mean"] == pytest.approx(usage(fit, adata.obs["type"], **part).table()["mean"])
+    assert "these are 60 samples that were not fitted; 24 of 25 features" in new.err
+    tested = call("markers", model, tmp_path / "new.h5ad", "--json").json
+    assert tested["feature"] == again.markers(frame, loadings=loadings).table(100)["feature"].tolist()
+    adata.var_names = [f"other{j}" for j in range(25)]
+    adata.write_h5ad(tmp_path / "none.h5ad")
+    assert (
+        "no fitted feature (first here 'other0', in the fit 'gene0')"
+        in call("markers", model, tmp_path / "none.h5ad").err
+    )
 
 
 def test_columns_of_features(call, counts_file, tmp_path):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.tables import table_of
 
 from log1pnmf import Fit, fit_log1p_nmf
 from log1pnmf._common.archive import to_tree
@@ -38,12 +39,8 @@ def write_run(path, fits, table, *, record=RECORD, force=False):
 
 @pytest.fixture(scope="module")
 def table():
-    counts = Counts.from_any(np.random.default_rng(0).poisson(1.0, (12, 6)))
-    names = [
-        np.array([f"{kind}, {i}" for i in range(size)], dtype=object) for kind, size in (("s", 12), ("g", 6))
-    ]
     columns = {"type": np.array(["a", "b"] * 6), "dose": np.arange(12)}
-    return CountTable(Counts(counts.by_row, None, *names), columns)
+    return table_of(np.random.default_rng(0).poisson(1.0, (12, 6)), columns, ("s, ", "g, "))
 
 
 @pytest.fixture(scope="module")

@@ -144,7 +144,7 @@ def test_refusals_say_what_to_do(files, matrix, cut):
         fit(open_counts(matrix), engine="streaming", row_solver="coordinate")
     short = cut(3)
     short.parts = short.parts[:2]
-    with pytest.raises(ValueError, match="chunks have 135 rows together, but shape says 203"):
+    with pytest.raises(ValueError, match="chunks have 135 rows together, but shape has 203"):
         fit(open_counts(short))
     bad = cut(3)
     bad.parts[1] = -1.0 * bad.parts[1]

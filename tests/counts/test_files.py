@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.io import mmwrite
 from tests.fuzz.damage import write_tenx
+from tests.tables import table_of
 
 from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.counts.counts import Counts
@@ -21,17 +22,6 @@ from log1pnmf.counts.write import write_table
 
 NAMED = ["t.h5ad", "t.zarr", "t.csv", "t.csv.gz", "t.tsv", "t.tsv.gz", "t.npz", "folder"]
 NAMELESS = ["t.mtx", "t.mtx.gz", "t.npy"]
-
-
-def table_of(values, *, columns=None, named=True):
-    counts = Counts.from_any(values)
-    n, m = counts.shape
-    names = (
-        [np.array([f"{kind}{i}" for i in range(size)], dtype=object) for kind, size in (("s", n), ("g", m))]
-        if named
-        else [None, None]
-    )
-    return CountTable(Counts(counts.by_row, None, *names), columns or {})
 
 
 def dense(table):

@@ -30,7 +30,7 @@ def other_engines(problem, *, without_a_card=True):
 # ---------- adaptive zeros
 
 
-def with_zeros(seed, *, n=40, m=30, K=3, c=1.0, limit=1e-2, dispersed=False):
+def with_zeros(seed, *, n=40, m=30, K=3, c=1.0, limit=1e-2, dispersed=False, quartic=False):
     """A problem with adaptive zeros chosen at one point, and another point nearby."""
     rng = np.random.default_rng(seed)
     loadings, factors = rng.gamma(0.6, 0.6, (n, K)), rng.gamma(0.6, 0.6, (m, K))
@@ -40,7 +40,8 @@ def with_zeros(seed, *, n=40, m=30, K=3, c=1.0, limit=1e-2, dispersed=False):
     counts = Counts.from_any(rng.poisson(np.minimum(means, 100.0)))
     exact = Problem(counts, sizes, link, noise=noise)
     engine = NativeEngine(exact)
-    chosen = choose(engine.survey_zeros(loadings, factors, caps_for(1e-4)), limit)
+    caps = caps_for(1e-4, quartic=quartic)
+    chosen = choose(engine.survey_zeros(loadings, factors, caps, quartic=quartic), limit)
     stored, exposure = engine.collect_zeros(loadings, factors, chosen.caps)
     zeros = AdaptiveZeros(chosen.quadratics, stored, exposure, chosen.caps, chosen.error)
     near = [x * rng.uniform(0.8, 1.2, x.shape) for x in (loadings, factors)]
@@ -169,6 +170,10 @@ def problems():
         exact, adaptive, _, near = with_zeros(1, n=300, m=3, K=5, c=c, dispersed=dispersed)
         made[f"adaptive, {c}, {dispersed}"] = adaptive, *near
         made[f"few features, {c}, {dispersed}"] = exact, *near
+    for K in (1, 5, 24):
+        _, quartic, _, near = with_zeros(1, n=60, m=50, K=K, c=0.02, quartic=True)
+        made[f"quartic, K={K}"] = quartic, *near
+    made["poor quartics"] = plain(0.02, "quartic", m=150)
     _, single, _, near = with_zeros(1, n=1, m=1, K=5, dispersed=True)
     made["one entry"] = single, *near
     for spread in SPREADS:

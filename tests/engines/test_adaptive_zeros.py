@@ -28,13 +28,13 @@ from log1pnmf.model.zeros import MOST_BENT, STEEPEST, caps_for, surveyed_every
     st.tuples(st.integers(1, 60), st.integers(1, 60), st.integers(1, 6)),
     st.floats(-2.0, 2.0),
     st.floats(-6.0, 2.0),
-    st.booleans(),
+    st.sampled_from([{}, {"dispersed": True}, {"quartic": True}]),
     st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=60)
-def test_the_stated_error_is_never_below_the_true_one(size, log_c, log_limit, dispersed, seed):
+def test_the_stated_error_is_never_below_the_true_one(size, log_c, log_limit, form, seed):
     (n, m, K), c, limit = size, 10.0**log_c, 10.0**log_limit
-    exact, problem, chosen_at, near = case(seed, n=n, m=m, K=K, c=c, limit=limit, dispersed=dispersed)
+    exact, problem, chosen_at, near = case(seed, n=n, m=m, K=K, c=c, limit=limit, **form)
     for loadings, factors in (chosen_at, near):
         truth = negative_log_likelihood(exact, loadings, factors)
         loss = NativeEngine(problem).loss(loadings, factors)
@@ -65,6 +65,23 @@ def test_engines_choose_the_same(kernel, c, dispersed):
     found = NativeEngine(problem, kernel=kernel).zero_errors(*near)
     for engine in other_engines(problem):
         np.testing.assert_allclose(found, engine.zero_errors(*near), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", runnable_kernels())
+@pytest.mark.parametrize("c", [0.001, 0.02, 0.5])
+def test_quartics_are_convex_and_better_than_quadratics(kernel, c):
+    exact, problem, (loadings, factors), near = case(5, n=150, m=25, c=c, limit=0.2, quartic=True)
+    native, reference = NativeEngine(exact, kernel=kernel), ReferenceEngine(exact)
+    at = loadings, factors, caps_for(1e-4, quartic=True)
+    ours, theirs = (engine.survey_zeros(*at, quartic=True) for engine in (native, reference))
+    np.testing.assert_array_equal(ours.n_above, theirs.n_above)
+    np.testing.assert_allclose(ours.error, theirs.error, rtol=1e-3, atol=1e-6)
+    assert (ours.quadratics[:, :, 2:] >= 0.0).all()
+    assert ours.error.sum() < 0.2 * native.survey_zeros(*at).error.sum()
+    errors = (
+        engine.zero_errors(*near) for engine in (NativeEngine(problem, 1, kernel), ReferenceEngine(problem))
+    )
+    np.testing.assert_allclose(*errors, rtol=1e-9)
 
 
 @pytest.mark.parametrize("kernel", runnable_kernels())

@@ -97,6 +97,11 @@ def effects_in_the_design():
     return replace(problem, zeros=quadratic(problem.link)), loadings, factors
 
 
+def quartic_at(**size):
+    _, problem, _, near = with_zeros(7, c=0.05, quartic=True, **size)
+    return problem, *near
+
+
 LARGE = {
     **{f"{form}": lambda form=form: example(*form, 5, n=700, m=300) for form in FORMS},
     **{
@@ -106,6 +111,7 @@ LARGE = {
     "dispersed": lambda: sparse_rows("mixed", n=400, m=700, dispersed=True),
     "batches": lambda: sparse_rows("similar", n=400, m=700, batches=3),
     "batches, approximate": effects_in_the_design,
+    "quartic": lambda: quartic_at(n=600, m=400),
     "adaptive": lambda: (with_zeros(7, n=600, m=400, K=4)[1], *with_zeros(7, n=600, m=400, K=4)[3]),
 }
 """Small work gets one thread."""

@@ -31,7 +31,7 @@ def solved(kernel, program):
     K = start.shape[1]
     packed = np.ascontiguousarray(hessian[(slice(None), *np.tril_indices(K))])
     values, decrease, curvature = np.empty_like(start), np.empty(N), np.empty(N)
-    model = (packed, gradient, start, lower, upper, np.zeros((1, K)))
+    model = (packed, gradient, start, (lower, upper, np.zeros((1, K))))
     solve_programs(kernel, *model, values, decrease, curvature, 1)
     return values, decrease, curvature
 

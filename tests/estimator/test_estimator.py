@@ -17,7 +17,8 @@ from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.starts import check_start
-from log1pnmf.model.objective import log_likelihood
+from log1pnmf.model.objective import negative_log_likelihood
+from log1pnmf.model.problem import Problem
 
 rng = np.random.default_rng(0)
 Y = rng.poisson(rng.gamma(0.5, 2.0, size=(50, 3)) @ rng.gamma(0.5, size=(3, 30)))
@@ -96,9 +97,9 @@ class TestNewSamples:
         new = Y[40:]
         sizes = new.sum(axis=1) / Y[:40].sum(axis=1).mean()
         sizes[sizes == 0] = 1.0
-        value = log_likelihood(
-            Counts.from_any(new), model.transform(new, prior=0), model.components_.T, model.fit_.link, sizes
-        )
+        problem = Problem(Counts.from_any(new), sizes, model.fit_.link)
+        loadings, factors = model.transform(new, prior=0), model.components_.T / problem.link.alpha
+        value = -negative_log_likelihood(problem, loadings, factors)
         assert model.score(new) == pytest.approx(value / new.size, rel=1e-9)
 
 

@@ -132,7 +132,7 @@ def test_a_fit_may_be_stopped_again_and_again_and_a_finished_one_is_returned(tmp
 @pytest.mark.gpu
 @pytest.mark.parametrize("cut", [0, 6])
 def test_an_adaptive_fit_in_pytorch_may_be_stopped(tmp_path, cut):
-    """The zeros that are visited are on a device, and go through the file."""
+    """The zeros to evaluate are on a device, and go through the file."""
     options = {"c": 0.5, "likelihood": "adaptive", "zeros_tol": 1e-3, "engine": "torch", "max_iter": 12}
     path = tmp_path / "checkpoint"
     fitted(callbacks=[StopAt(cut)], checkpoint=path, **options)

@@ -17,7 +17,7 @@ from log1pnmf.counts import Counts
 from log1pnmf.counts.counts import stirling
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.model.noise import ShiftedLog
-from log1pnmf.model.objective import log_likelihood
+from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import Problem
 
 QUICK = {"random_state": 0, "n_jobs": 1}
@@ -57,7 +57,7 @@ def test_the_log_likelihood_of_large_counts_is_exact(size, row_solver):
     expected = precise(counts, mean)
     engine = NativeEngine(problem, 1)
     for one in (
-        -log_likelihood(problem.counts, loadings, factors, link, ones),
+        negative_log_likelihood(problem, loadings, factors),
         engine.loss(loadings, factors),
         ReferenceEngine(problem).loss(loadings, factors),
         engine.half_step(problem.factors_side, factors, loadings, row_solver=row_solver).loss,

@@ -10,7 +10,7 @@ from log1pnmf import Fit, Log1pNMF, fit_log1p_nmf
 from log1pnmf.analysis import suggest_names, topic_model
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.fit import NORMALIZATIONS, arranged, evenness, factor_shares
-from log1pnmf.model.objective import log_likelihood
+from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.report import write_report
 
 COUNTS = np.random.default_rng(0).poisson(np.where(np.eye(3).repeat(20, 0).repeat(8, 1), 6.0, 0.5))
@@ -91,10 +91,9 @@ def test_the_scale_does_not_change_the_fit(normalize, c):
     model = Log1pNMF.of(fit)
     eta = usual.loadings_ @ usual.components_
     np.testing.assert_allclose(model.loadings_ @ model.components_, eta, rtol=1e-12, atol=1e-300)
-    found = log_likelihood(
-        Counts.from_any(Y), model.loadings_, model.components_.T, fit.link, fit.size_factors
-    )
-    assert found == pytest.approx(model.log_likelihood_, rel=1e-10)
+    factors = model.components_.T / fit.link.alpha
+    found = negative_log_likelihood(fit.problem(Counts.from_any(Y)), model.loadings_, factors)
+    assert -found == pytest.approx(model.log_likelihood_, rel=1e-10)
     expected = usual.transform(Y[:5]) @ usual.components_
     np.testing.assert_allclose(model.transform(Y[:5]) @ model.components_, expected, rtol=1e-9, atol=1e-12)
     assert model.score(Y) == pytest.approx(usual.score(Y), rel=1e-12)
@@ -166,7 +165,8 @@ def test_the_certificate_is_the_exact_log_likelihood():
     assert "no gap" in str(exact)
     model = Log1pNMF(c=1.0, likelihood="chebyshev", **OPTIONS).fit(Y)
     found, fit = model.certificate_, model.fit_
-    expected = log_likelihood(Counts.from_any(Y), fit.loadings, fit.factors, fit.link, fit.size_factors)
+    problem, factors = fit.problem(Counts.from_any(Y)), fit.factors / fit.link.alpha
+    expected = -negative_log_likelihood(problem, fit.loadings, factors)
     assert found.log_likelihood == pytest.approx(expected, rel=1e-12)
     assert found.gap == pytest.approx(fit.approximate_log_likelihood - expected, rel=1e-9)
     assert found.gap != 0.0

@@ -343,7 +343,7 @@ def test_the_data_choose_and_the_fit_is_the_same_as_with_that_noise(dispersion, 
     assert (fit.factors == named.factors).all()
     assert (fit.dispersion is None) == (expected == "poisson")
     name = {"poisson": "Poisson", "nb": "negative binomial"}[expected]
-    assert f"noise='auto' took {name} noise" in lp.Log1pNMF.of(fit).summary()
+    assert f"noise='auto' chose {name} noise" in lp.Log1pNMF.of(fit).summary()
 
 
 def test_poisson_counts_are_hardly_ever_called_overdispersed():

@@ -33,7 +33,7 @@ def test_a_penalty_that_costs_nothing_finds_sparse_factors_better(simulated, cho
     assert chosen.settings.l1 > 0.0
     assert (chosen.factors == 0.0).mean() > (without.factors == 0.0).mean()
     assert recovered(chosen, factors) > recovered(without, factors)
-    assert any(f"l1='auto' took {chosen.settings.l1:g}, of 0, " in note for note in chosen.messages)
+    assert any(f"l1='auto' chose {chosen.settings.l1:g}, of 0, " in note for note in chosen.messages)
 
 
 def test_the_fit_is_an_optimum_of_the_penalty_which_was_chosen_and_repeats(simulated, chosen):

@@ -13,13 +13,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 from scipy import sparse
+from tests.tables import table_of
 
 from log1pnmf import fit_log1p_nmf
 from log1pnmf._common.archive import read_archive
 from log1pnmf.cli.exchange import read_r_list, write_r_list
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import read_table
-from log1pnmf.counts.text import CountTable
 from log1pnmf.counts.write import write_table
 
 KINDS = ("flip", "cut", "insert", "erase", "swell", "copy")
@@ -120,12 +120,8 @@ class Sample:
 def samples(folder):
     """One valid file of every format that is read, by name."""
     folder = Path(folder)
-    rng = np.random.default_rng(0)
-    names = {"sample_names": np.array([f"s{i}" for i in range(12)], dtype=object)}
-    names["feature_names"] = np.array([f"g{j}" for j in range(7)], dtype=object)
-    counts = Counts.from_any(rng.poisson(1.0, (12, 7)))
-    table = CountTable(Counts(counts.by_row, **names), {"type": np.array(["a", "b"] * 6)})
-    made = {}
+    values = np.random.default_rng(0).poisson(1.0, (12, 7))
+    table, counts, made = table_of(values, {"type": np.array(["a", "b"] * 6)}), Counts.from_any(values), {}
     endings = ("csv", "tsv", "csv.gz", "mtx", "mtx.gz", "npy", "npz", "h5ad", "zarr")
     for name in (*(f"t.{ending}" for ending in endings), "tenx"):
         write_table(table, folder / name)

@@ -81,7 +81,7 @@ def test_numpy_headers(tmp_path, shape):
     with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
         archive.writestr("counts.npy", content)
     for name in ("t.npy", "t.npz"):
-        with pytest.raises(BadFileError, match="not what its header says"):
+        with pytest.raises(BadFileError, match="not as its header describes"):
             read_table(tmp_path / name)
 
 

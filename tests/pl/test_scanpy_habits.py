@@ -72,6 +72,17 @@ class TestSpatial:
         distances = np.hypot(*(there[:, None] - there[None]).transpose(2, 0, 1)) + np.diag([np.inf] * 30)
         np.testing.assert_allclose(last_width, 2 * np.median(distances.min(axis=0)))
 
+    def test_each_section_begins_a_row(self, tissue, figure):
+        pl.spatial(tissue, factors=[0, 1], n_columns=2, figure=figure)
+        titles = [ax.get_title(loc="left") for ax in figure.axes]
+        assert titles == [
+            f"{name} {what}" for name in ("A1", "B1") for what in ("dominant factor", "k0", "k1")
+        ]
+        at = [ax.get_subplotspec() for ax in figure.axes]
+        assert [(one.rowspan.start, one.colspan.start) for one in at] == [
+            (0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (3, 0)
+        ]  # fmt: skip
+
     def test_colours_are_those_of_the_dominant_factors(self, tissue, figure):
         pl.spatial(tissue[::2], factors=[], image="none", figure=figure)
         (ax,) = figure.axes

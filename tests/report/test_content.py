@@ -1,13 +1,16 @@
 """What is in the file: numbers of the model, words that follow from them, and nothing that could be run."""
 
+import base64
 import html
 import html.parser
+import io
 import re
 from dataclasses import replace
 
 import anndata
 import numpy as np
 import pytest
+from matplotlib.image import imread
 from sklearn.exceptions import NotFittedError
 
 from log1pnmf import Log1pNMF, dominant_factor, shares
@@ -362,6 +365,22 @@ def test_anndata_has_maps_of_sections_and_factors(tmp_path, counts, embedded, mo
     largest = dominant_factor(adata)
     drawn = [path.count("h0") for path in re.findall(r'd="([^"]*)"', panels[0][1])]
     assert sorted(drawn) == sorted(np.unique(largest.astype(str), return_counts=True)[1])
+    pixels = rng.random((50, 40, 4))
+    scales = {"tissue_lowres_scalef": 40.0, "spot_diameter_fullres": 0.1}
+    adata.uns["spatial"] = {"B1": {"images": {"lowres": pixels}, "scalefactors": scales}}
+    text = write_report(path, adata, groupby="section").read_text(encoding="utf-8")
+    ((png, *box),) = re.findall(
+        r'"data:image/png;base64,([^"]*)" x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)"', text
+    )
+    shown = imread(io.BytesIO(base64.b64decode(png)))
+    spots = adata.obsm["spatial"][30:60]
+    left, top = np.maximum(np.floor(40.0 * (spots.min(axis=0) - 0.05)), 0).astype(int)
+    there = pixels[top : top + len(shown), left : left + shown.shape[1], :3]
+    np.testing.assert_allclose(shown, there, atol=0.5 / 255 + 1e-6)
+    scale = 400.0 / (np.ptp(spots, axis=0) + 0.1).max()
+    corner = scale * (np.array([left, top]) / 40.0 - spots.min(axis=0) + 0.05)
+    size = scale * np.array(shown.shape[1::-1]) / 40.0
+    np.testing.assert_allclose([float(number) for number in box], [*corner, *size], atol=0.01)
     adata.obsm["X_umap"][0] = np.nan
     assert "UMAP" not in write_report(tmp_path / "maps.html", adata).read_text(encoding="utf-8")
 

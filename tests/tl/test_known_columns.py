@@ -57,7 +57,7 @@ def test_every_list_and_plot_marks_what_was_known(adata, tmp_path):
     assert [ax.get_title(loc="left") for ax in bars] == marked
     summary = lp.Log1pNMF.of(kept).summary()
     assert all(f"{name}  " in summary for name in marked)
-    assert "known           loadings of treated; features of early (others pay 2)" in summary
+    assert "known           loadings of treated; features of early (penalty on others 2)" in summary
     page = lp.report.write_report(tmp_path / "report.html", kept, counts=kept.X).read_text()
     assert page.count('<b class="known">') == 2
     assert "known loadings</b>" in page

@@ -93,13 +93,55 @@ def test_tools_and_plots_take_every_form(fitted, form, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:no markers are named:UserWarning")
+def test_features_go_by_their_symbols(fitted):
+    """A feature without a symbol of its own keeps its name."""
+    adata = fitted.copy()
+    adata.var["symbol"] = [None, "TWICE", "TWICE", *(f"S{j}" for j in range(3, 20))]
+    symbols = ["g0", "g1", "g2", *adata.var["symbol"][3:]]
+    lp.tl.log1p_nmf(adata, 2, mask_var=np.arange(20) > 1, **FAST)
+    lp.tl.markers(adata, gene_symbols="symbol", n_top=None, n_jobs=1)
+    table = adata.uns["log1p_nmf_markers"]["table"]
+    assert dict(zip(table["feature"], table["symbol"], strict=True)) == dict(
+        zip(adata.var_names[2:], symbols[2:], strict=True)
+    )
+    assert lp.as_fit(adata, gene_symbols="symbol").feature_names.tolist() == symbols[2:]
+    listed = lp.analysis.top_features(adata, 1, gene_symbols="symbol")["feature"].tolist()
+    summary = lp.Log1pNMF.of(adata, gene_symbols="symbol").summary(n_top=1)
+    assert all(name in symbols and name in summary for name in listed)
+    named = lp.analysis.suggest_names(adata, {"set": symbols[3:11]}, gene_symbols="symbol")
+    by_hand = lp.analysis.suggest_names(adata, {"set": symbols[3:11]}, feature_names=symbols[2:])
+    assert named.equals(by_hand)
+    with pytest.raises(ValueError, match="the source is a Fit"):
+        lp.as_fit(lp.as_fit(adata), gene_symbols="symbol")
+
+
+@pytest.mark.filterwarnings("ignore:no markers are named:UserWarning")
+def test_counts_that_were_normalised_after_the_fit_are_no_counts(fitted):
+    adata = with_raw(fitted)
+    for find in (lp.tl.markers, lp.tl.evidence, lp.tl.extend_features):
+        with pytest.raises(ValueError, match=r"pass layer= with the counts \(adata has: 'raw'"):
+            find(adata)
+    adata.layers["counts"] = fitted.X
+    lp.tl.markers(adata, n_jobs=1)
+    expected = lp.tl.markers(fitted, n_jobs=1, copy=True)
+    kept = adata.uns["log1p_nmf_markers"]["table"]
+    assert kept.equals(expected.uns["log1p_nmf_markers"]["table"])
+    for call in (lambda: lp.tl.log1p_nmf(adata, 2, layer="X", **FAST), lambda: lp.tl.markers(adata)):
+        with pytest.warns(UserWarning, match="non-integer values"):  # fractions on purpose
+            call()
+
+
+@pytest.mark.filterwarnings("ignore:no markers are named:UserWarning")
 def test_what_does_not_work_has_advice(fitted, tmp_path):
     mdata, raw = SimpleNamespace(mod={"rna": fitted}, obsm={}, varm={}, uns={}), with_raw(fitted).raw
     backed = written(fitted, tmp_path, "h5ad")
+    new = lp.tl.transform(fitted[:30], fitted, n_jobs=1, copy=True)
+    mixed = anndata.concat([fitted[30:], new], merge="same", uns_merge="same")
     for source, error, advice in (
         (mdata, TypeError, r"modalities, such as mdata\['rna'\]"),
         (raw, TypeError, r"pass adata itself, with layer='raw'"),
         (concatenated(fitted), KeyError, r"log1pnmf\.tl\.transform with the object that was fitted"),
+        (mixed, ValueError, r"concatenated, use log1pnmf\.tl\.transform with the one that was fitted"),
         (fitted[:, :15].copy(), ValueError, "take the model from the object as it was before"),
         (backed[:40], ValueError, r"pass adata\.to_memory\(\), or copy=True"),
     ):

@@ -130,6 +130,12 @@ def test_projected_samples_have_markers_and_usage(fitted):
     np.testing.assert_array_equal(projected.feature_names, fit.feature_names)
     lp.tl.markers(new)
     lp.tl.usage(new[:40].copy(), "condition", replicate="donor")
+    model, frame = lp.Log1pNMF.of(fitted), new.to_df()
+    if batch_key is None:
+        again = model.markers(frame, loadings=model.transform(frame, prior=0))
+        assert_tables(table(new, "markers"), again.table(100))
+        with pytest.raises(ValueError, match="loadings must have one row for each of the 60 samples, got 5"):
+            model.markers(frame, loadings=fit.loadings[:5])
     assert set(table(new, "markers")["feature"]) <= set(new.var_names)
     again = fitted.copy()
     lp.tl.transform(again, new, batch_key=batch_key, prior=0)  # the factors are the same

@@ -70,6 +70,12 @@ def test_features_that_are_missing_were_not_observed(reference, new, expected, c
         ValueError, match=r"adata has none of the features of the fit by a name .* gene_symbols="
     ):
         lp.tl.transform(few, reference)
+    named = reference.copy()  # the reference has the column, the new samples have the names
+    named.var["ensembl"] = ["", "ENSG0", *few.var_names]
+    own = few.copy()
+    lp.tl.transform(own, named, gene_symbols="ensembl")
+    np.testing.assert_allclose(own.obsm["X_log1p_nmf"], expected, atol=0.05)
+    assert lp.as_fit(own).feature_names.tolist() == few.var_names[1:].tolist()  # two share ENSG0
     lp.tl.transform(few, reference, gene_symbols="symbol")
     np.testing.assert_allclose(few.obsm["X_log1p_nmf"], expected, atol=0.05)
     assert "598 of 600 features of the fit are shared" in caplog.text

@@ -7,14 +7,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.tables import table_of
 
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.cli.exchange import write_r_list
 from log1pnmf.cli.fit import write_annotated_fits
 from log1pnmf.cli.run_folder import RunFolder, RunRecord, RunWriter, Source, claimed_for_run
-from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import Filtered
-from log1pnmf.counts.text import CountTable
 from log1pnmf.counts.write import WRITABLE, Sink, write_table
 from log1pnmf.fitting.checkpoint import load_checkpoint
 from log1pnmf.report.document import write_report
@@ -27,11 +26,8 @@ N, M = 120, 80
 
 @pytest.fixture(scope="module")
 def table():
-    counts = Counts.from_any(np.random.default_rng(0).poisson(0.5, (N, M)))
-    names = [
-        np.array([f"{kind}{i}" for i in range(size)], dtype=object) for kind, size in (("s", N), ("g", M))
-    ]
-    return CountTable(Counts(counts.by_row, None, *names), {"type": np.array(["a", "b"] * (N // 2))})
+    columns = {"type": np.array(["a", "b"] * (N // 2))}
+    return table_of(np.random.default_rng(0).poisson(0.5, (N, M)), columns)
 
 
 @pytest.fixture(scope="module")

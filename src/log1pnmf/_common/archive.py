@@ -261,11 +261,11 @@ def read_archive(path: StrPath, kind: str | None = None) -> tuple[dict[str, np.n
 
 
 def archive_kind(path: StrPath) -> str | None:
-    """Return the kind of content of a file of ours; None for any other file."""
+    """Return the kind of content of a file of log1pnmf; None for any other file."""
     target = real_path(path)
     try:
         return str(_members(target)[1]["kind"]) if target.is_file() else None
-    except Exception:  # a file that is not ours may raise anything
+    except Exception:  # any other file may raise anything
         return None
 
 
@@ -318,7 +318,7 @@ def _members(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     metadata = json.loads(arrays.pop(METADATA).tobytes())
     types = {"format": str, "format_version": int, "package_version": str, "kind": str, "arrays": list}
     if any(not isinstance(metadata[name], kind) for name, kind in types.items()):
-        raise ValueError("its metadata are not ours")
+        raise ValueError("its metadata are not those of log1pnmf")
     if metadata["format"] != FORMAT or metadata["format_version"] < 1:
         raise ValueError(f"its format is {metadata['format']!r}, version {metadata['format_version']}")
     return arrays, metadata

@@ -48,7 +48,7 @@ class Rows:
            [1.5, 2. ]]), array([1.25, 1.5 ]))
     """
 
-    __array_ufunc__ = None  # so that ``array * rows`` is ours
+    __array_ufunc__ = None  # so that ``array * rows`` calls __rmul__ of this class
 
     def __init__(
         self, shape: tuple[int, int], read: Callable[[int, int], Array], folder: str | None = None

@@ -1,4 +1,4 @@
-"""What users are told, and checks of what they pass: warnings, progress, errors; random states.
+"""Messages to users, and checks of what they pass: warnings, progress, errors; random states.
 
 All errors have one form: what the argument must be, and what was given.
 """
@@ -229,7 +229,8 @@ def extend(run: Callable[..., Any], more: Mapping[str, Any], shared: str, after:
     before, _, own = inspect.cleandoc(run.__doc__ or "").partition(title)
     own, _, later = own.partition("\n\n")
     known = entries(shared) | entries(own)
-    texts = dict.fromkeys(known[one.name] for one in parameters)
+    names = (*(one.name for one in parameters), *entries(own))
+    texts = dict.fromkeys(known[name] for name in names if known.get(name))
     run.__doc__ = f"{before.rstrip()}\n\n{title}{chr(10).join(texts)}\n\n{after}{later}"
 
 

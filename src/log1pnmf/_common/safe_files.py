@@ -66,7 +66,7 @@ def check_regular(path: StrPath) -> None:
 
 
 def free_memory() -> float:
-    """Return the free memory in bytes, or all memory where the system does not tell what is free."""
+    """Return the free memory in bytes, or all memory where the system does not report what is free."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             return next(1024.0 * int(line.split()[1]) for line in file if line.startswith("MemAvailable"))
@@ -143,7 +143,7 @@ def parse_json(content: str | bytes, source: StrPath) -> Any:
 
 
 def npy_header(file: Any, size: int, name: str) -> None:
-    """Refuse an array that is not exactly as long as its header says, or holds Python objects."""
+    """Refuse an array whose length is not that of its header, or that holds Python objects."""
     began = file.tell()
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
@@ -154,7 +154,7 @@ def npy_header(file: Any, size: int, name: str) -> None:
     if dtype.hasobject:
         raise BadFileError(f"{name} holds Python objects, which are never loaded: they could run code")
     if min(shape, default=0) < 0 or needed != size - (file.tell() - began):
-        raise BadFileError(f"{name} is not what its header says: {shape} of {dtype}; it is damaged")
+        raise BadFileError(f"{name} is not as its header describes: {shape} of {dtype}; it is damaged")
 
 
 def check_npz(file: BinaryIO, path: Path, limit: MemoryLimit) -> None:
@@ -227,7 +227,7 @@ def market_matrix(path: Path, limit: MemoryLimit) -> Any:
 
 
 def _check_market(path: Path, limit: MemoryLimit) -> None:
-    """Refuse a file with zero bytes, or with less in it than it says, before memory is set aside for that."""
+    """Refuse a file with zero bytes, or that is too short for its header, before memory is set aside."""
     with open_packed(path, limit) as file:
         banner = file.readline(1000)
         if not banner.lower().startswith(b"%%matrixmarket matrix"):
@@ -253,7 +253,7 @@ def _check_market(path: Path, limit: MemoryLimit) -> None:
     entries, text, memory = (numbers[-1], 4, 24) if listed else (math.prod(numbers[:2]), 2, 8)
     if entries * text > length + text:
         raise BadFileError(
-            f"{path} says it has {entries:,} entries, but is too short for them: it is truncated"
+            f"{path} should have {entries:,} entries, but is too short for them: it is truncated"
         )
     limit.check(entries * memory * (1 if general else 2))
 
@@ -363,7 +363,7 @@ class Store:
         return int(self._h5py.h5o.get_info(node.id).addr)
 
     def _check_attributes(self, node: Any) -> None:
-        """Check the attributes that lead to other parts of the file, or tell a size."""
+        """Check the attributes that lead to other parts of the file, or hold a size."""
         for name in (*NAMING, *SHAPES):
             if not self._h5py.h5a.exists(node.id, name.encode()):
                 continue

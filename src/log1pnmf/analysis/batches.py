@@ -1,4 +1,4 @@
-"""What batches do: the features that differ most, and what cannot be told apart."""
+"""What batches do: the features that differ most, and groups that the model cannot separate from a batch."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def confounded_groups(fit: Any, groups: Any) -> list[str]:
             listed = ", ".join(repr(batches.names[b]) for b in np.flatnonzero(own))
             which = f"batch {listed}" if own.sum() == 1 else f"the batches {listed}"
             sentences.append(
-                f"group {kind!r} is all of {which}: the model cannot separate the two, and what looks "
-                "like a batch effect may belong to the group"
+                f"group {kind!r} is all of {which}: the model cannot separate the two, and an apparent "
+                "batch effect may belong to the group"
             )
     return sentences

@@ -1,6 +1,6 @@
 """Is a factor there? What is lost without it, and how often it comes back from other starts and samples.
 
-**Without it.** The factor is taken out and the rest is fitted again, while the others stay what they are. All
+**Without it.** The factor is removed and the loadings are fitted again, while the other factors stay. All
 loadings are free. The weights of the other factors may rise, at most to twice what they are, to the mean of
 their factor, or to the weight in the factor that was taken out: so another half of a true factor can take
 over, but a factor of something else cannot take the place of a true one. If the others were quite free, it
@@ -142,7 +142,7 @@ class Evidence:
         return about | {"judgement": self.judgement(), "factor_names": names}
 
     def judgement(self) -> str:
-        """Describe in words whether the factors are there."""
+        """Describe in words whether the factors are real."""
         if np.isnan(self.loss).any():
             return "There is one factor; without it there is no model to compare with."
         times = self.times_noise
@@ -171,8 +171,8 @@ class Evidence:
         return ", ".join(np.array(self.factor_names, dtype=object)[which])
 
     def summary(self) -> str:
-        """List what speaks for every factor."""
-        title = "Evidence (loss without the factor, times what noise gives, back from starts, from bootstrap)"
+        """List the evidence for every factor."""
+        title = "Evidence (loss without the factor, in multiples of noise; found again: starts, bootstrap)"
         widest = max(3, *map(len, self.factor_names))
         lines = [
             f"  {name:>{widest}}  {loss:>12,.0f}  {times:>7.1f}  {_percent(seeds):>5}  {_percent(back):>5}"
@@ -347,7 +347,7 @@ class _Refits:
         return bool((may[0] & may[1]).any(axis=1).all())
 
     def without(self, counts: Counts, at: Point, k: int) -> tuple[Point, float]:
-        """Take a factor out and let the rest settle; the other factors stay about what they are."""
+        """Remove a factor and fit the loadings again; the other factors stay nearly the same."""
         kept = np.delete(np.arange(self.fit.n_components), k)
         factors, sides = at.factors[:, kept], (self.constraint.loadings, self.constraint.factors)
         loadings, own = (Bounds(*(one[:, kept] for one in side.tables(1 + len(kept)))) for side in sides)
@@ -358,7 +358,7 @@ class _Refits:
         return self.settled(counts, Point(at.loadings[:, kept], factors), Constraint(loadings, held))
 
     def settled(self, counts: Counts, start: Point, constraint: Constraint) -> tuple[Point, float]:
-        """Return where loadings and factors settle within their bounds, and the negative log-likelihood."""
+        """Return loadings and factors near convergence, within their bounds, and the loss."""
         exact, bounds = make_engine("auto", self.fit.problem(counts), self.n_jobs), constraint.loadings
         loadings, factors = lifted(exact.problem, start.loadings, start.factors)
         at = Point(bounds.clip(loadings), constraint.factors.clip(factors))

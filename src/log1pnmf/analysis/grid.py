@@ -122,7 +122,7 @@ class Grid:
         return replace(setting, n_components=max(fewer)) if fewer else None
 
     def place(self, setting: Setting) -> list[int]:
-        """Return numbers that tell a setting from all others."""
+        """Return numbers that identify a setting."""
         names = ("n_components", "c", "l1", "noise")
         *place, noise = (getattr(self, name).index(getattr(setting, name)) for name in names)
         return [*place, SECOND_NOISE + noise] if noise else place
@@ -161,7 +161,7 @@ class Part:
     batch: NDArray[np.object_] | None = None  # of the training samples
     penalty_scale: float = 1.0  # share of the whole data's log-likelihood that is fitted
     # of a fit, for every sample of the data: held-out log-likelihood (0 for samples that are not held out),
-    # and that of the training counts where it tells values of c apart (otherwise 0)
+    # and that of the training counts where values of c are compared by it (otherwise 0)
     scores: Callable[[Fit], tuple[Array, Array]] | None = None
 
 

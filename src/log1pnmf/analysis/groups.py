@@ -190,7 +190,7 @@ def quarters(values: Array) -> Groups:
 
 
 def _alike(values: Array) -> list[str]:
-    """Write numbers with as many decimals each, so that three digits tell them apart."""
+    """Write numbers with as many decimals each, so that they differ in three digits."""
     span = float(np.ptp(values))
     large = float(np.abs(values).max())
     if not 1e-3 <= span <= 1e6 or large > 1e6:
@@ -204,7 +204,7 @@ def _alike(values: Array) -> list[str]:
 PALE, BASELINE = "#d0d0d0", "#5a6675"  # of a baseline that all samples share, and of any other one
 
 # The first nine are safe for common kinds of colour blindness (after Okabe and Ito, with purple and brown).
-# Each further one is neither pale, dark nor grey, and as far as possible from those before it in OKLab.
+# Each further one is neither pale, dark nor grey, and as distant as possible from those before it in OKLab.
 COLORS = """
     #0072b2 #e69f00 #009e73 #cc79a7 #56b4e9 #d55e00 #f0d94a #6a3d9a #7a4a21 #00e196
     #004b5a #006900 #b42d69 #ff96ff #8778f0 #780f4b #2df0ff #87b400 #877800 #1e2da5
@@ -231,7 +231,7 @@ def factor_colors(loadings: Array) -> list[str]:
 
     The first factor, the baseline, is pale grey only where all samples share it, so that it is a background
     to the others: its evenness is at least `SHARED` (a standard deviation of at most half of its mean), as of
-    the factors that `dominant_factor` leaves out. A baseline that tells samples apart is part of the result.
+    the factors that `dominant_factor` leaves out. A baseline that samples do not share is part of the result.
     """
     colors = point_colors(loadings.shape[1])
     return [PALE, *colors[1:]] if evenness(loadings[:, :1])[0] >= SHARED else colors
@@ -362,7 +362,7 @@ def _through_centres(points: Array, rng: np.random.Generator) -> Indices:
 
 # ---------- sections of a tissue in an AnnData object
 
-LIBRARIES = ("library_id", "section", "slide")  # columns of `obs` that tell sections apart
+LIBRARIES = ("library_id", "section", "slide")  # columns of `obs` with the section
 IMAGES = ("hires", "lowres")
 
 

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf._common.arrays import Numbers
+from log1pnmf._common.checks import Seed
 from log1pnmf.counts.compress import dense_blocks
-from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.counts import Counts, SizesKind
 from log1pnmf.counts.features import select_features
 from log1pnmf.counts.splitting import check_fraction, split_counts, training_size_factors
 from log1pnmf.fitting.anndata import as_fit
@@ -114,8 +116,8 @@ def perplexity(
     X: Any,
     *,
     test_fraction: float = 0.5,
-    size_factors: Any = None,
-    random_state: Any = 0,
+    size_factors: SizesKind | Numbers | None = None,
+    random_state: Seed = 0,
     n_jobs: int | None = None,
 ) -> float:
     """Perplexity of held-out words, given the other words of each document; smaller is better.
@@ -128,7 +130,7 @@ def perplexity(
     Parameters
     ----------
     fit : Fit, or anything that `log1pnmf.as_fit` takes
-        A fit to other documents, or to the same ones, which makes it look better.
+        A fit to other documents. Perplexity on the documents of the fit itself is too small.
     X : array, sparse matrix or data frame of shape (n_documents, n_features)
         Counts of words.
     test_fraction : float

@@ -1,7 +1,7 @@
 """Effects of factors on features: regressions on loadings with errors, standard errors, tests, shrinkage.
 
 **The effect.** Does a feature rise with a factor, beyond what the other factors do? Compared are a typical
-sample with the factor and the same sample in which the rest of its own mixture stands in for it
+sample with the factor and the same sample with more of its other factors instead
 (`log1pnmf.fitting.ranking`). The effect is the difference of ``alpha_c log(1 + rate / c)`` between the two: a
 contrast ``f_k - sum_l g_l f_l`` of the feature's coefficients, times the loading k of that sample, with ``g_l
 >= 0``. It is zero for a feature that is the same in all samples, whose coefficients are not: where samples
@@ -13,8 +13,8 @@ weights ``a_i`` are those of the likelihood, at a mean halfway between the sampl
 so that no sample without counts decides alone. The solution has the right mean whatever the weights are.
 
 - *Without bounds.* A coefficient may be negative here. With bounds on the coefficients of the other factors,
-  tests of features at these bounds would be too cautious if loadings correlate; the only test whose level
-  does not depend on the other coefficients is the one without bounds.
+  tests of features at these bounds would be too cautious if loadings correlate; the only test whose
+  type I error rate does not depend on the other coefficients is the one without bounds.
 - *Loadings with errors.* ``L_i`` is an estimate with covariance ``V_i``, from which the feature's own counts
   are removed. Errors in ``L_i`` make estimates too small, and part of the effect of one factor goes to
   another. So the equation is corrected to have the expectation that it has with the true loadings: ``L_i
@@ -31,7 +31,7 @@ of the way from "no effect" to the estimate: then the statistic is about the sig
 ratio, which is closer to normal than Wald's or the score. Where few samples are without the factor and none
 of them has a count by chance, errors at the estimate are tiny, but this one is not. So the part of the
 sandwich that the noise explains grows as the variance of the noise does. The rest does not grow: it comes
-from samples whose counts vary more than the noise says.
+from samples whose counts vary more than under the noise.
 
 Fitted factors contain a little of each other: where loadings and factors are not negative, more than one
 pair may fit. A feature that another factor surely raises therefore has to rise by more than a tenth of that.
@@ -185,7 +185,7 @@ def estimate_loadings(
             leverage = curvature * forms(factors, factors, packed(inverse[block])).T
             gradient += curvature * (shift[block] @ factors.T)
             scores = weighted_products(gradient**2 / np.maximum(1.0 - leverage, LEAST_SPARE), factors)
-            scores += RIDGE * information * np.eye(k)  # gradients say nothing of what is not identified
+            scores += RIDGE * information * np.eye(k)  # without it what is not identified has no variance
             covariance[block] = inverse[block] @ scores @ inverse[block]
     return EstimatedLoadings(loadings, shift, covariance, inverse if own else None, factors)
 
@@ -331,7 +331,7 @@ def infer_from_fit(
 def _regressed(
     fit: Fit, problem: Problem, loadings: Array, *, errors: str, source: Problem | None, n_jobs: int | None
 ) -> tuple[EstimatedLoadings, Array, StandIns]:
-    """Return loadings with errors, the coefficients of all features on them, and what stands in."""
+    """Return loadings with errors, the coefficients of all features on them, and what replaces factors."""
     sizes = problem.size_factors
     estimated = estimate_loadings(fit, source or problem, loadings, errors=errors, own=source is None)
     coefficients = regress(problem, loadings, fit.factors / fit.link.alpha, n_jobs)
@@ -393,7 +393,7 @@ def resizing(fit: Fit, problem: Problem, *, errors: str, n_jobs: int | None = No
 def unmoved(
     problem: Problem, estimated: EstimatedLoadings, coefficients: Array, around: StandIns, *, errors: str
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """Return the rate with each factor over that with what stands in for it, of features that do not move.
+    """Return the rate with each factor over that with what replaces it, of features that do not change.
 
     Also these features. Most features have intervals that contain the ratio. Its estimate is the median over
     the features that agree for all factors. 1 where few features agree.

@@ -27,7 +27,7 @@ from log1pnmf.counts.splitting import split_counts
 from log1pnmf.fitting.anndata import as_fit, fit_and_counts, is_annotated
 from log1pnmf.fitting.fit import Fit, Keys, c_label, factor_number, sample_shares
 from log1pnmf.fitting.fit_counts import fit_again
-from log1pnmf.fitting.new_samples import project
+from log1pnmf.fitting.new_samples import of_new_samples, project
 from log1pnmf.fitting.ranking import ORDERS, Order, ranking_of, stand_ins
 from log1pnmf.fitting.settings import GIVEN
 from log1pnmf.model.problem import Array
@@ -65,8 +65,8 @@ class Markers:
     Parameters
     ----------
     log2_fold_change, score : ndarray
-        How much more of the feature a typical sample with the factor has than with the rest of its own
-        mixture in its place, and the lower end of its interval, by which features are ranked; see
+        How much more of the feature a typical sample with the factor has than with more of its other
+        factors instead, and the lower end of its interval, by which features are ranked; see
         `log1pnmf.analysis.top_features`.
     effect, error : ndarray
         The same change on the link scale, of ``alpha_c log(1 + rate / c)``, by maximum likelihood given the
@@ -235,7 +235,13 @@ def _listed(
 
 
 def top_features(
-    source: Any, n_top: int = 10, *, by: Order = "score", key: str | None = None, feature_names: Any = None
+    source: Any,
+    n_top: int = 10,
+    *,
+    by: Order = "score",
+    key: str | None = None,
+    feature_names: Any = None,
+    gene_symbols: str | None = None,
 ) -> DataFrame:
     """List the features that each factor raises most.
 
@@ -249,6 +255,8 @@ def top_features(
     by : {"score", "log2_fold_change", "weight"}
         Column that they are ranked by: "score" prefers what is much and certain, "log2_fold_change" what is
         the factor's own, "weight" what is frequent.
+    gene_symbols : str, optional
+        Column of ``adata.var`` with names to list, for AnnData.
 
     Returns
     -------
@@ -268,7 +276,7 @@ def top_features(
     check_whole("n_top", n_top, least=1)
     check_choice("by", by, ORDERS)
     pandas = require("pandas", purpose="a table of features")
-    fit = as_fit(source, key=key).named(feature_names=feature_names)
+    fit = as_fit(source, key=key, gene_symbols=gene_symbols).named(feature_names=feature_names)
     ranking = ranking_of(fit)
     chosen = [ranking.top(k, n_top, by) for k in range(fit.n_components)]
     columns, at = _listed(chosen, fit.factor_names, feature=fit.feature_labels)
@@ -348,6 +356,7 @@ def markers_in(source: Any, fit: Fit, n_top: int) -> Markers | None:
 class MarkerOptions(TypedDict, total=False):
     """Options of `markers`, for type checkers."""
 
+    loadings: Any
     errors: ErrorKind
     split: bool
     size_factors: Any
@@ -361,6 +370,7 @@ def markers(
     fit: Any,
     counts: Any,
     *,
+    loadings: Any = None,
     errors: ErrorKind = "sandwich",
     split: bool = False,
     size_factors: Any = None,
@@ -380,6 +390,9 @@ def markers(
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         The counts that were fitted, or others of the same samples. Of counts in chunks, only the samples kept
         in memory are tested, up to 8,192 at random.
+    loadings : array-like of shape (n_samples, n_components), optional
+        Loadings of other samples, as `Log1pNMF.transform` returns them; `counts` are theirs, and the features
+        are those that both have. The tests are of these samples.
     errors : {"sandwich", "model"}
         "sandwich" is valid for counts of any variance. "model" trusts the noise of the fit; do not use it for
         overdispersed counts with Poisson noise.
@@ -408,8 +421,8 @@ def markers(
     iterations lead to without them.
 
     With totals or fitted size factors, a factor that raises many features makes all others seem to fall. So
-    size factors are found again from features that do not move (see `Markers.unmoved`), and tests are of the
-    fit that a few iterations lead to with these; size factors of the user's are taken as right.
+    size factors are found again from features that do not change (see `Markers.unmoved`), a few iterations
+    adapt the fit to them, and the tests are of that fit. Size factors that you pass are taken as right.
 
     Examples
     --------
@@ -424,7 +437,10 @@ def markers(
     check_choice("errors", errors, ERRORS)
     if max_samples is not None:
         check_whole("max_samples", max_samples, least=1)
-    fit, counts = fit_and_counts(fit, counts)
+    if loadings is None:
+        fit, counts = fit_and_counts(fit, counts)
+    else:
+        fit, counts = of_new_samples(as_fit(fit), counts, loadings, size_factors, n_jobs=n_jobs)
     fit = fit.normalized("max").named(feature_names=feature_names)
     sizes = fit.size_factors if size_factors is None else counts.size_factors(size_factors)
     counts, rows = counts.part_in_memory(max_samples)
@@ -455,7 +471,7 @@ def markers(
             columns = {name: _widened(getattr(found, name), used, fill) for name, fill in UNKNOWN.items()}
             found, reliability = replace(found, **columns), _widened(reliability, used, 0.0)
             unmoved = _widened(unmoved, used, 1.0)
-        with np.errstate(divide="ignore", invalid="ignore"):  # as far from zero as the test says
+        with np.errstate(divide="ignore", invalid="ignore"):  # with the z of the test
             spread = np.where(found.z > 0.0, found.effect / found.z, found.error)
         shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(len(names))]
     reliability = reliability * np.where(np.isnan(determined), 1.0, determined)
@@ -494,7 +510,7 @@ def markers(
 def _of_signal(
     fit: Fit, determined: Array, counts: Counts, n_jobs: int | None, callbacks: Any
 ) -> tuple[Fit, NDArray[np.bool_]]:
-    """Return what a fit becomes without factors that are fitted to noise, and which are left."""
+    """Return the fit without factors that are fitted to noise, refitted, and which factors stay."""
     used = ~(stand_ins(fit.loadings, fit.size_factors).comparable & (determined < LEAST_RELIABLE))
     used[np.argmax(fit.loadings.sum(axis=0) * fit.factors.sum(axis=0))] = True  # never without a baseline
     if used.all() or used.sum() < 2:
@@ -565,9 +581,9 @@ def _warn_of_errors(reliability: Array, tested: NDArray[np.bool_], names: tuple[
     which = ", ".join(f"{names[k]} ({reliability[k]:.0%})" for k in low)
     warn(
         f"no markers are named of factors whose loadings are mostly error: {which}. The number in brackets "
-        "is the share of what tells the factor's loadings from the others that is not error, or that comes "
-        "back with factors fitted to other samples. More samples, more features, deeper samples or fewer "
-        "factors help",
+        "is the share of a factor's variation, after removing what the other factors explain, that is signal "
+        "rather than estimation error and that factors fitted to other samples reproduce. More samples, more "
+        "features, deeper samples or fewer factors help",
         UserWarning,
     )
 

@@ -78,7 +78,7 @@ def effective_factors(loadings: ArrayLike) -> Array:
         raise ValueError(f"loadings must not be negative, the least is {table.min()}")
     sums = table.sum(axis=1)
     share = table / or_one(sums)[:, None]
-    return np.where(sums > 0.0, np.exp(-scipy.special.xlogy(share, share).sum(axis=1)), 0.0)
+    return np.where(sums > 0.0, np.exp(scipy.special.entr(share).sum(axis=1)), 0.0)
 
 
 def shares(source: Any, *, key: str | None = None) -> Array:
@@ -113,8 +113,8 @@ def dominant_factor(source: Any, *, key: str | None = None) -> NDArray[np.object
     """Find the factor that each sample has most of, leaving out those that all samples share.
 
     Each factor is scaled to a largest loading of 1, and the largest loading of a sample counts. Factors whose
-    `shares` are spread evenly over the samples (a standard deviation of at most half of their mean) tell no
-    sample from another and are left out, unless all factors are.
+    `shares` are spread evenly over the samples (a standard deviation of at most half of their mean) do not
+    distinguish samples and are left out, unless all factors do not.
 
     Parameters
     ----------
@@ -198,9 +198,10 @@ def deviance_explained(fit: Any, counts: Any, *, n_jobs: int | None = None) -> f
 def null_deviance(fit: Fit, counts: Counts, n_jobs: int | None) -> float:
     """Half the deviance of the null model; 0 where that is rounding error."""
     rows, columns, total = counts.row_sums, counts.by_column.row_sums(), counts.total
-    own_terms = math.fsum(_sum_xlogx(piece.astype(np.float64)) for piece in pieces(counts.by_row.values))
+    entropy = scipy.special.entr  # -x log(x)
+    own_terms = -math.fsum(entropy(part.astype(np.float64)).sum() for part in pieces(counts.by_row.values))
     if fit.dispersion is None:
-        null = own_terms - _sum_xlogx(rows) - _sum_xlogx(columns) + float(scipy.special.xlogy(total, total))
+        null = float(own_terms + entropy(rows).sum() + entropy(columns).sum() - entropy(total))
     else:
         identity = Problem(counts, np.ones(len(rows)), ShiftedLog(math.inf), noise=fit.noise)
         engine = make_engine("auto", identity, n_jobs)
@@ -276,10 +277,6 @@ def _table(values: ArrayLike) -> Array:
 
 def _unit(table: Array) -> Array:
     return table / or_one(np.linalg.norm(table, axis=0))
-
-
-def _sum_xlogx(values: Array) -> float:
-    return float(scipy.special.xlogy(values, values).sum())
 
 
 def measures(fit: Fit, log_likelihood: float, deviance_explained: float) -> dict[str, Any]:

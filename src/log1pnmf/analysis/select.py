@@ -22,7 +22,7 @@ from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import ENGINES, resolve_engine
 from log1pnmf.fitting.checkpoint import fingerprint
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.fit_counts import KNOWN, FoldParameters, check_counts, checked, fit_counts
+from log1pnmf.fitting.fit_counts import KNOWN, FoldParameters, check_counts, checked, completed, fit_counts
 from log1pnmf.fitting.settings import INITS, NoiseKind, Settings
 from log1pnmf.fitting.summary import note_on_sizes
 from log1pnmf.model.batches import Batches
@@ -71,6 +71,7 @@ class SelectOptions(FoldParameters, total=False):
     on_fit: OnStep | None
 
 
+@completed(FoldParameters, **ENOUGH)
 def select(
     counts: Any,
     n_components: int | Iterable[int],
@@ -137,13 +138,13 @@ def select(
     on_fit : callable, optional
         Called after every fit, with the number of finished fits and of those planned so far.
     **parameters : optional
-        Other parameters as in `log1pnmf.Log1pNMF`; ``init="nndsvd", tol=1e-5, max_iter=100`` by default,
-        which is enough to compare fits. Scores are always exact.
+        Other parameters as in `log1pnmf.Log1pNMF`. Those of the start and the end of a fit have other
+        defaults, which are enough to compare fits. Scores are always exact.
 
     Warns
     -----
     ConvergenceWarning
-        If fits reached `max_iter` before they converged; it says how many.
+        If fits reached `max_iter` before they converged; the message has their number.
     RuntimeWarning
         If Ctrl-C was pressed; the result then has the settings that were fitted in every fold.
 
@@ -152,10 +153,10 @@ def select(
     c and the penalty mean the same as in a fit to all counts (`log1pnmf.counts.training_size_factors`).
 
     If factors change the totals of samples and totals are the size factors, a small c and further factors
-    look better than they are. The judgement then says so.
+    seem better than they are. The judgement then has a warning.
 
     The two parts of a count are independent only if counts are Poisson. If counts vary more, too many factors
-    look useful with ``holdout="counts"`` and Poisson noise; with ``holdout="samples"`` they do only if the
+    seem useful with ``holdout="counts"`` and Poisson noise; with ``holdout="samples"`` they do only if the
     excess of one feature predicts that of another.
 
     See Also

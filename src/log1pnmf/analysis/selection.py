@@ -1,4 +1,4 @@
-"""What a selection returns: a table of held-out log-likelihoods, two choices, and what the data say."""
+"""The result of a selection: a table of held-out log-likelihoods, two choices, and a judgement."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHORT = {"n_components": "K", "c": "c", "l1": "l1", "noise": "noise"}
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a comparison of settings says.
+    """The conclusion of a comparison of settings.
 
     Parameters
     ----------
@@ -322,7 +322,7 @@ class Selection:
 
     @property
     def judgement(self) -> Judgement:
-        """What the data say about every parameter, with the reasons."""
+        """The conclusion for every parameter, with the reasons."""
         notes = [self.about["note"]] if "note" in self.about else []
         if self.not_tried:
             notes.append(f"Not tried: K = {joined([*map(str, self.not_tried)])}.")

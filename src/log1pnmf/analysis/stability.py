@@ -15,7 +15,7 @@ from log1pnmf._common.checks import check_absent, check_one_each, check_whole, c
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, or_one
-from log1pnmf.fitting.fit_counts import KNOWN, FitParameters, SampleParameters, checked, fit_counts
+from log1pnmf.fitting.fit_counts import KNOWN, FitParameters, SampleParameters, checked, completed, fit_counts
 from log1pnmf.fitting.settings import GIVEN, Settings
 from log1pnmf.model.problem import Array
 
@@ -99,6 +99,7 @@ class Sweep:
         return cls(ordered, {name: np.array([row[name] for row in rows]) for name in rows[0]})
 
 
+@completed(SampleParameters)
 def sweep(
     counts: Any, n_components: int, c: Sequence[float], **parameters: Unpack[SampleParameters]
 ) -> Sweep:
@@ -114,7 +115,7 @@ def sweep(
     c : sequence of float
         Values of c in any order; may contain inf.
     **parameters : optional
-        Others of `log1pnmf.Log1pNMF`, with the same defaults, except `checkpoint`.
+        Other parameters as in `log1pnmf.Log1pNMF`, with the same defaults.
 
     See Also
     --------
@@ -217,6 +218,7 @@ class ConsensusOptions(FitParameters, total=False):
     min_fits: int
 
 
+@completed(SampleParameters)
 def consensus(
     counts: Any,
     n_components: int | Sequence[int],
@@ -229,9 +231,9 @@ def consensus(
 ) -> Consensus:
     """Find the factors that come back over numbers of factors and donors, and fit a model that has them.
 
-    Every number of factors is fitted to every group, and the factors of all fits are joined into programmes
-    by average linkage; those that do not come back are outliers. The final fit to all samples starts from the
-    median of each programme, first with fixed factors to find loadings, then free.
+    Every number of factors is fitted to every group. Average linkage clusters the factors of all fits into
+    programmes; those that do not come back are outliers. The final fit to all samples starts from the median
+    of each programme, first with fixed factors to find loadings, then free.
 
     Parameters
     ----------
@@ -247,7 +249,7 @@ def consensus(
     min_fits : int
         Number of fits in which a programme comes back, at least.
     **parameters : optional
-        Others of `log1pnmf.Log1pNMF`, and `batch`. Size factors are relative to all samples.
+        Other parameters as in `log1pnmf.Log1pNMF`, and `batch`. Size factors are relative to all samples.
 
     Examples
     --------

@@ -28,6 +28,7 @@ def suggest_names(
     groups: Any = None,
     key: str | None = None,
     feature_names: Any = None,
+    gene_symbols: str | None = None,
 ) -> Any:
     """Suggest a name for every factor, with the reason.
 
@@ -44,6 +45,8 @@ def suggest_names(
         their names are bare numbers, as those of clusters are: these come last, as "leiden 8" or "group 8".
     feature_names : sequence of str, optional
         Names of the features, such as gene symbols if the sets contain these; by default those of the fit.
+    gene_symbols : str, optional
+        Column of ``adata.var`` with these names, for AnnData.
 
     Returns
     -------
@@ -64,7 +67,7 @@ def suggest_names(
     pandas = require("pandas", purpose="a table of names")
     if gene_sets is None and groups is None:
         raise ValueError("pass gene_sets, groups or both: names come from these")
-    fit = as_fit(source, key=key).named(feature_names=feature_names)
+    fit = as_fit(source, key=key, gene_symbols=gene_symbols).named(feature_names=feature_names)
     found: dict[int, tuple[str, str]] = {}
     if gene_sets is not None:
         sets = read_sets(gene_sets) if isinstance(gene_sets, str | os.PathLike) else gene_sets
@@ -89,7 +92,7 @@ def _by_sets(fit: Fit, sets: Mapping[str, set[str]]) -> dict[int, tuple[str, str
     if not present:
         raise ValueError(
             f"no set has a feature of the fit (first {features[0]!r}); are they named in the same way? "
-            "feature_names= gives other names, gene symbols for instance"
+            "gene_symbols= names them by a column of adata.var, feature_names= by any others"
         )
     tops = [{features[j] for j in ranking.top(k, N_TOP)} for k in range(fit.n_components)]
     shared = np.array([[len(top & members) for members in present.values()] for top in tops])

@@ -79,7 +79,7 @@ def npmi(counts: Counts, features: NDArray[np.intp]) -> float:
     both = (there @ there.T) / counts.n_samples
     i, j = np.triu_indices(len(there), k=1)
     share, alone = both[i, j] + EPSILON, both.diagonal()
-    everywhere = both[i, j] >= 1.0  # in all documents: they say nothing about each other
+    everywhere = both[i, j] >= 1.0  # in all documents: no information about each other
     value = np.log(share / (alone[i] * alone[j])) / np.where(everywhere, 1.0, -np.log(share))
     return float(np.where(everywhere, 0.0, value).mean())
 
@@ -123,7 +123,7 @@ class TopicModel:
 
 
 def topic_model(fit: Any) -> TopicModel:
-    """Convert a fit at ``c = inf``, where parts add up, to a topic model; other fits are refused.
+    """Convert a fit at ``c = inf``, where factors add up, to a topic model; other fits are refused.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def topic_model(fit: Any) -> TopicModel:
     fit = as_fit(fit)
     if not fit.link.is_identity:
         raise ValueError(
-            f"a topic model needs c = inf, where parts add up; this model was fitted with "
+            f"a topic model needs c = inf, where factors add up; this model was fitted with "
             f"c = {c_name(fit.c)}. Fit Log1pNMF(c=np.inf) instead"
         )
     mass = fit.loadings * fit.factors.sum(axis=0)

@@ -5,9 +5,9 @@ that takes every cell as a replicate finds differences between any two donors. W
 loading of every replicate (in every group, where a replicate has samples in several) is one observation.
 
 **Relative to what?** Size factors are totals, or estimated from the same counts: a factor that rises takes
-its share from all others, which seem to fall. What the counts tell are proportions. A common change of all
+its share from all others, which seem to fall. Counts determine proportions only. A common change of all
 size factors by a factor of e changes the mean loading of factor k by a known amount, its response D_k (at
-c = inf the mean loading itself). So we look for the change h of size factors that leaves most of the counts
+c = inf the mean loading itself). So we find the change h of size factors that leaves most of the counts
 alone: the mode of ``-difference / D`` over factors, each weighted by the share of the counts that it carries.
 Factors that agree with it are the reference, and every factor is tested relative to their mean change
 (methods for compositions do the same with log ratios: ANCOM-BC, LinDA). That these stayed is an assumption,
@@ -18,14 +18,14 @@ factor. Where replicates have samples in several groups, every replicate has its
 with itself. A mean of few samples is known less well: its variance is that between replicates plus that of
 its samples over their number. Replicates are weighted by what this is on average over the factors, errors
 follow what it is for the factor, and degrees of freedom Satterthwaite. With few replicates a variance is
-hardly known, and those of all factors are drawn towards their common value as far as they look alike (Smyth's
-moderated t, 2004).
+hardly known, and those of all factors are shrunk towards their common value, the more so the more alike they
+are (Smyth's moderated t, 2004).
 
 **A number** (age, dose) has a slope in place of differences. Where it is the same in all samples of a
 replicate, replicates are the observations; where it varies within every replicate, their slopes are.
 
 **Without replicates** the samples are the observations, errors allow for unequal variances (HC3), and a
-warning says what that means.
+warning explains what that means.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_choice, check_one_each, plural, warn
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit, factor_number, or_one
+from log1pnmf.fitting.new_samples import as_loadings
 from log1pnmf.model.problem import Array
 
 from .batches import confounded_groups
 from .groups import MISSING, Groups, Indices, numbers_of
 
-INDEPENDENT = 1e-8  # share of a column that the other columns must leave, or it cannot be told from them
+INDEPENDENT = 1e-8  # share of a column that the other columns must leave, or it cannot be separated from them
 RIVAL = 1.0 / 3.0  # part of the counts of the reference that factors carry which may have stayed in its place
 LEAST_FACTORS = 5  # from so many factors on, their variances are drawn together
 POOLED = 10.0  # degrees of freedom with which the variance of all samples counts beside that of a unit's own
@@ -181,7 +182,7 @@ class LinearModel:
 
     @classmethod
     def of(cls, units: Units, reference: str | None, *, replicated: bool) -> LinearModel:
-        """Make the model; what cannot be told apart is refused."""
+        """Make the model; what cannot be separated is refused."""
         others: tuple[str, ...] = ()
         base = np.ones((len(units.means), 1))
         if units.order is None:
@@ -268,7 +269,7 @@ class LinearModel:
             of_samples = weights * noise
         expected = self.spare @ of_samples / self.freedom
         between = np.maximum(variance - expected, LEAST_BETWEEN * expected)
-        # how the variances of the units compare; residuals tell their scale
+        # how the variances of the units compare; residuals determine their scale
         variances = weights * between / (self.spare @ weights / self.freedom) + of_samples
         sums = or_one(self.spare @ variances)
         whole = (squares @ variances) * (variance * self.freedom / sums)
@@ -527,9 +528,9 @@ def usage(
         Whether to test, for every part, by how much its difference exceeds the mean of the differences of the
         other parts (in the same replicates), in place of the difference itself.
     relative_to : "auto", None, or a factor or a list of them
-        Counts tell proportions: when one factor rises, all others fall. "auto" finds the factors that keep
-        their proportions and tests relative to them; names or numbers of factors choose them; None compares
-        loadings as they are, which is right where the size factors are known (spike-ins).
+        Counts determine only proportions: if one factor rises, all others fall. "auto" finds the factors that
+        keep their proportions and tests relative to them; names or numbers of factors choose them; None
+        compares loadings as they are, which is right where the size factors are known (spike-ins).
     covariates : array, data frame or mapping of name to values, optional
         Covariates to adjust for: numbers or labels, one for each sample.
     numeric : bool, optional
@@ -560,7 +561,10 @@ def usage(
     >>> found.comparisons, found.reference, bool(found.adjusted_p.min() < 0.01)
     (('treated',), 'control', True)
     """
-    fit = _with_loadings(as_fit(fit, key=key), loadings).normalized("max")
+    fit = as_fit(fit, key=key)
+    if loadings is not None:
+        fit = replace(fit, loadings=as_loadings(fit, loadings), batches=None)
+    fit = fit.normalized("max")
     n, which = len(fit.loadings), _groups_or_numbers(groups, numeric)
     extra = covariate_columns(covariates, n)
     check_one_each("groupby", which.codes if isinstance(which, Groups) else which, n)
@@ -620,19 +624,6 @@ def usage(
     return found
 
 
-def _with_loadings(fit: Fit, loadings: Any) -> Fit:
-    """Return the fit with loadings of other samples, where they are given."""
-    if loadings is None:
-        return fit
-    values = np.asarray(loadings, dtype=np.float64)
-    if values.ndim != 2 or values.shape[1] != fit.n_components or not np.isfinite(values).all():
-        raise ValueError(
-            f"loadings must be a finite table of samples x {fit.n_components} factors, got shape "
-            f"{values.shape}; pass what transform returns"
-        )
-    return replace(fit, loadings=values, batches=None)
-
-
 def _groups_or_numbers(groups: Any, numeric: bool | None) -> Groups | Array:
     """Return groups, or numbers whose slope is asked for."""
     numbers = None if numeric is False else numbers_of(groups)
@@ -657,7 +648,7 @@ def _warn_confounded(fit: Fit, which: Groups | Array) -> None:
         if 1 < pairs.shape[1] == len(np.unique(pairs[0])):
             warn(
                 "the number is the same in all samples of each batch: the model cannot separate the two, and "
-                "what looks like a batch effect may belong to the number",
+                "an apparent batch effect may belong to the number",
                 UserWarning,
             )
 

@@ -76,7 +76,7 @@ def _explained(error: Exception) -> tuple[str, int]:
     """Return the message and the exit code of an error."""
     if isinstance(error, ClickError):
         message = getattr(error, "format_message", error.__str__)()
-        return f"{message} (log1pnmf --help says more)", BAD_INPUT
+        return f"{message} (see log1pnmf --help)", BAD_INPUT
     if isinstance(error, ValueError | TypeError | KeyError | OSError | ImportError):
         return explain(error), BAD_INPUT
     return f"{type(error).__name__}: {error} (--debug shows where)", FAILED

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from log1pnmf._common.archive import archive_kind, building, check_place, to_tree
 from log1pnmf._common.checks import check_whole, plural
@@ -26,7 +27,7 @@ from log1pnmf.counts.write import numbered, write_anndata, write_table
 from log1pnmf.datasets import Dataset, pancreas
 from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.fit_counts import fit_log1p_nmf
-from log1pnmf.fitting.new_samples import project
+from log1pnmf.fitting.new_samples import of_new_samples, project
 from log1pnmf.fitting.summary import summarize
 from log1pnmf.tl.tools import programs
 
@@ -37,6 +38,15 @@ from .options import OpenOptions, Reading, SolverOptions, TableOptions, check_ta
 from .run_folder import REPORT, RunFolder, fit_in, is_run, write_columns, write_factor_tables, write_rows
 
 # ---------- findings about a fit: a table, printed and perhaps written
+
+OtherSamples = Annotated[
+    Path | None,
+    common.argument(
+        metavar="FILE",
+        help="Counts of other samples: some of those fitted, or new ones, whose loadings are estimated; also "
+        "those fitted, if their file has moved.",
+    ),
+]
 
 
 @unfolded
@@ -80,10 +90,7 @@ def _counts(folder: RunFolder) -> Counts:
 def markers(
     *,
     run: common.RunOrModel,
-    file: Annotated[
-        Path | None,
-        common.argument(metavar="FILE", help="The counts: of a model, or of a run whose file has moved."),
-    ] = None,
+    file: OtherSamples = None,
     opening: OpenOptions,
     top: Annotated[
         int, common.output("N", "Significant features of each factor in the table, at most.")
@@ -103,7 +110,7 @@ def markers(
     check_whole("--top", top, least=1)
     fit = fit_in(run, options.c)
     if file is not None:
-        counts = _counts_of(fit, opening.table(file, fractions=True))
+        fit, counts, _ = _of_file(fit, opening.table(file, fractions=True), screen)
     elif run.is_file():
         raise typer.BadParameter(f"a model needs its counts: log1pnmf markers {run} FILE")
     else:
@@ -122,26 +129,33 @@ def markers(
     return 0
 
 
-def _counts_of(fit: Fit, table: CountTable) -> Counts:
-    """Return the counts of the samples of a fit, by name where both have names."""
+def _of_file(fit: Fit, table: CountTable, screen: Screen) -> tuple[Fit, Counts, NDArray[np.intp]]:
+    """Return the fit of samples in a file, fitted ones by name or new ones, their counts, and their rows."""
     here, fitted = table.sample_names, fit.sample_names
     if here is None or fitted is None:
-        return table.counts
-    places, absent, twice = match_names(here.tolist(), fitted.tolist())
-    if absent or twice:
-        lacks, some = "lacks" if absent else "has more than once", absent or twice
-        raise BadFileError(
-            f"{table.source} {lacks} {plural(len(some), 'sample')} of the model (first {some[0]!r}); "
-            "name the file that was fitted"
-        )
-    counts = Counts.from_any(table.counts.to_scipy()[places])
-    return replace(counts, feature_names=table.feature_names)
+        rows, other = np.arange(table.shape[0]), table.shape[0] != len(fit.loadings)
+    else:
+        rows, absent, twice = match_names(fitted.tolist(), here.tolist())
+        other = bool(absent or twice)
+    if other:
+        fit, counts = of_new_samples(fit, table.counts)
+        screen.notes([fit.messages[0]])
+        return fit, counts, np.arange(table.shape[0])
+    order = np.argsort(rows)  # that of the fit
+    counts = Counts.from_any(table.counts.to_scipy()[order])
+    if len(rows) < len(fit.loadings):
+        screen.notes([why := f"these are {len(rows):,} samples of the fit"])
+        part = fit.of_rows(np.sort(rows))
+        fit = part.of_samples(part.loadings, part.size_factors, part.batches, why)
+    return fit, replace(counts, feature_names=table.feature_names), order
 
 
 @unfolded
 def usage(
     *,
     run: common.RunPlace,
+    file: OtherSamples = None,
+    opening: OpenOptions,
     groupby: Annotated[
         str,
         common.data("COLUMN", "Column with the condition of each sample, or a number, which has a slope."),
@@ -185,16 +199,26 @@ def usage(
             "--interaction needs --within, the column with the cell type (part) of samples"
         )
     folder = RunFolder.open(run)
+    order: Any = slice(None)
+    columns: Any = folder.labels
+    fit = folder.fit(options.c)
+    if file is not None:
+        other = opening.table(file, fractions=True)
+        (fit, _, order), columns = _of_file(fit, other, screen), other.labels
+
+    def labels(column: str | None) -> Any:
+        return None if column is None else columns(column)[order]
+
     with noted() as warned:
         found = compare_groups(
-            folder.fit(options.c),
-            _numbers(folder.labels(groupby)),
-            replicate=samples_are_replicates or folder.labels(replicate),
+            fit,
+            _numbers(labels(groupby)),
+            replicate=samples_are_replicates or labels(replicate),
             reference=reference,
-            within=folder.labels(within),
+            within=labels(within),
             interaction=interaction,
             relative_to={"auto": "auto", "none": None}.get(relative_to, relative_to.split(",")),
-            covariates={name: _numbers(folder.labels(name)) for name in covariate or ()} or None,
+            covariates={name: _numbers(labels(name)) for name in covariate or ()} or None,
             numeric=False if as_groups else None,
         )
     # with the options of this command in place of the parameters of the function
@@ -456,7 +480,7 @@ def align(table: CountTable, fit: Fit, *, zero: bool) -> tuple[Counts, list[str]
                 f"{table.source} has {table.shape[1]} features, but the model {len(fit.factors)}; "
                 "without names on both sides they must be the same"
             )
-        return table.counts, ["no feature names on both sides: columns were taken in their order"]
+        return table.counts, ["no feature names on both sides: columns were matched by their order"]
     chosen, absent, _ = match_names(list(given), list(fitted))
     if len(absent) == len(fitted):
         raise BadFileError(

@@ -122,5 +122,5 @@ def explain(error: BaseException) -> str:
         where = f" for {error.filename}" if error.filename else ""
         return f"there is no room left on the disk{where}: make room and run it again"
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or 'the system says'}: {error.strerror}"
+        return f"{error.filename or 'error of the system'}: {error.strerror}"
     return one_line(error.args[0] if error.args else error) or type(error).__name__

@@ -83,7 +83,8 @@ def write_annotated_fits(fits: Sequence[Fit], filtered: Filtered, options: RunOp
     """Write fits as `log1pnmf.tl` does: one under the usual keys, several under those of a sweep."""
     assert options.write_h5ad is not None
     adata = _annotated(filtered, options.reading)
-    selection = ChosenCounts(filtered.table.counts, np.arange(adata.n_vars), None)
+    fractions = options.reading.allow_fractions
+    selection = ChosenCounts(filtered.table.counts, np.arange(adata.n_vars), None, fractions)
     for fit in fits:
         keys = Keys() if len(fits) == 1 else Keys(sweep_key(fit.c))
         write_fit(adata, keys, fit, selection)
@@ -380,7 +381,7 @@ def _tell(options: RunOptions, screen: Screen, done: RunWriter, problems: Mappin
     if target is not None and str(target) not in problems:
         screen.wrote(target)
     if options.report and REPORT not in problems:
-        screen.say("look at ", (str(place / REPORT), "bold"))
+        screen.say("open ", (str(place / REPORT), "bold"))
     which = f" -c {c_name(done.fits[0].c)}" if len(done.fits) > 1 else ""
     screen.say("then:")
     screen.say(f"  log1pnmf markers {place}{which}")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.archive import check_place
 from log1pnmf._common.checks import plural, require
 from log1pnmf._common.safe_files import BadFileError, MemoryLimit
-from log1pnmf.counts.features import VARIABLE, repeated, variable_features
+from log1pnmf.counts.features import VARIABLE, own_symbols, variable_features
 from log1pnmf.counts.read import Filtered, filter_table, read_sets, read_table, read_var
 from log1pnmf.counts.text import CountTable
 from log1pnmf.counts.write import numbered
@@ -46,7 +46,7 @@ RunPlace = Annotated[Path, argument(metavar="RUN", help="Folder of a run.")]
 
 Components = Annotated[int, model("K", "Number of factors.", "-k", "--components")]
 Numbers = Annotated[str, model("K,K...", "Numbers of factors, such as 1-6,8,10.", "-k", "--components")]
-SHIFT = "Shift of the link: parts multiply at small c and add up at inf. Separate several by commas."
+SHIFT = "Shift of the link: factors multiply at small c and add up at inf. Separate several by commas."
 Shifts = Annotated[list[str], model("C", SHIFT, "-c", "--shift")]
 KIND = "Distribution of the counts: poisson, nb (negative binomial)"
 HELD_OUT = "for overdispersed counts, or auto: the one that predicts held-out counts better."
@@ -279,12 +279,11 @@ class OpenOptions:
     def with_symbols(self, table: CountTable, column: str) -> CountTable:
         """Name features by their symbols; those without one of their own keep their names."""
         symbols = self._of_features(table, "--gene-symbols", column).astype(str)
-        unclear = np.isin(symbols, ["", "NA", "nan", *repeated(symbols.tolist())])
-        notes = table.notes
-        if unclear.any():
-            kept = plural(unclear.sum(), "feature keeps its name", "features keep their names")
+        names = own_symbols(symbols, numbered(table.feature_names, len(symbols)))
+        notes, n_kept = table.notes, int((names != symbols).sum())
+        if n_kept:
+            kept = plural(n_kept, "feature keeps its name", "features keep their names")
             notes = (*notes, f"{kept}: no symbol, or one that occurs more than once")
-        names = np.where(unclear, numbered(table.feature_names, len(symbols)), symbols).astype(object)
         return replace(table, counts=replace(table.counts, feature_names=names), notes=notes)
 
     def _of_features(self, table: CountTable, option: str, column: str) -> np.ndarray:

@@ -274,7 +274,7 @@ def _earlier_aside(folder: Path) -> Iterator[None]:
 
 
 def _parts(folder: Path) -> list[Path]:
-    """Files and folders of a run; whatever else lies in its folder is not ours."""
+    """Files and folders of a run; other files in its folder are left alone."""
     return [path for path in folder.iterdir() if PARTS.fullmatch(path.name)]
 
 

@@ -16,19 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from log1pnmf._common import safe_files
 from log1pnmf._common.arrays import RowFile
 from log1pnmf._common.checks import require
-from log1pnmf._common.safe_files import (
-    BadFileError,
-    MemoryLimit,
-    Store,
-    check_regular,
-    open_store,
-    open_zarr,
-    parse_memory,
-    readable,
-    texts,
-)
 
 from .compress import SparseRows, is_indptr, narrow_indptr, row_blocks
 from .counts import Counts
@@ -98,7 +88,7 @@ def _checked_indptr(where: str, group: Any, shape: tuple[int, ...]) -> NDArray[n
     indptr = group["indptr"][:].astype(np.int64)
     lengths = {int(group[part].shape[0]) for part in ("data", "indices")}
     if not is_indptr(indptr, shape[0]) or lengths != {int(indptr[-1])} or shape[1] < 0:
-        raise BadFileError(
+        raise safe_files.BadFileError(
             f"{where} is not a valid sparse matrix of shape {shape}: its parts contradict each other; the "
             "file is damaged, get another copy of it"
         )
@@ -121,7 +111,7 @@ def _read_rows(path: str, name: str, indptr: NDArray[np.int64], n_columns: int) 
 def open_group(path: str) -> Any:
     """Open an h5ad file or a zarr store for reading, checked before by `safe_files`."""
     if os.path.isdir(path):
-        return open_zarr(path)
+        return safe_files.open_zarr(path)
     h5py = require("h5py", package="anndata", purpose="reading h5ad files")
     return h5py.File(path, "r")
 
@@ -261,7 +251,7 @@ def open_counts(
     """
     if isinstance(source, CountSource):
         return source
-    limit = _entries(parse_memory(memory))
+    limit = _entries(safe_files.parse_memory(memory))
     samples = features = None
     if isinstance(source, str | os.PathLike):
         chunks, features = _from_path(os.fspath(source), layer, limit, max_memory)
@@ -302,9 +292,9 @@ def _from_path(
 ) -> tuple[RowChunks, np.ndarray | None]:
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path}: there is no such file or folder")
-    check_regular(path)
-    with readable(path, "h5ad or zarr"):
-        store = open_store(path, MemoryLimit(path, max_memory))
+    safe_files.check_regular(path)
+    with safe_files.readable(path, "h5ad or zarr"):
+        store = safe_files.open_store(path, safe_files.MemoryLimit(path, max_memory))
         name = "X" if layer is None else f"layers/{layer}"
         if name in store:
             return _rows(path, store, name, limit), _feature_names(store) if "var" in store else None
@@ -312,12 +302,14 @@ def _from_path(
     raise KeyError(f"{path} has no {name}; it has {have}")
 
 
-def _feature_names(store: Store) -> np.ndarray:
+def _feature_names(store: safe_files.Store) -> np.ndarray:
     var = store.node("var")
-    return np.array(texts(var[texts(var.attrs.get("_index", "_index"))[0]][:]), dtype=object)
+    return np.array(
+        safe_files.texts(var[safe_files.texts(var.attrs.get("_index", "_index"))[0]][:]), dtype=object
+    )
 
 
-def _rows(path: str, store: Store, name: str, limit: int) -> RowChunks:
+def _rows(path: str, store: safe_files.Store, name: str, limit: int) -> RowChunks:
     """Return chunks of a matrix in a file, after a check of its declared size."""
     matrix = store.node(name, whole=False)
     kind = str(matrix.attrs.get("encoding-type", "array"))
@@ -327,7 +319,7 @@ def _rows(path: str, store: Store, name: str, limit: int) -> RowChunks:
         store.limit.check(BYTES_PER_ENTRY * chunks.largest + SAMPLE_OR_FEATURE * sum(chunks.shape))
         return chunks
     if kind == "csc_matrix":
-        raise BadFileError(
+        raise safe_files.BadFileError(
             f"{name} in {path} is stored by columns (CSC), but chunks of rows are needed; write it again as "
             "CSR: adata.X = adata.X.tocsr()"
         )

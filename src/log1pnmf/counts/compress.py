@@ -1,6 +1,6 @@
 """Compressed rows of a matrix: every value and index is checked once, bad ones are refused.
 
-Everything that looks at every stored value does so in pieces of about a million, so that no pass over a
+Whatever checks every stored value does so in pieces of about a million, so that no pass over a
 large matrix needs memory of its size.
 """
 
@@ -217,7 +217,7 @@ def compress_dense(matrix: np.ndarray) -> tuple[SparseRows, str | None]:
 def canonical_rows(matrix: Any, *, whole: bool) -> SparseRows | None:
     """Return a CSR matrix after one check of all entries; None where `compress_sparse` is needed.
 
-    That is where something has to be mended or refused, or where float32 does not hold a value.
+    That is where something has to be corrected or refused, or where float32 does not hold a value.
     """
     indptr = np.ascontiguousarray(matrix.indptr, dtype=np.int64)
     indices, values = np.ascontiguousarray(matrix.indices), np.ascontiguousarray(matrix.data)

@@ -94,7 +94,7 @@ def find_features(
         if twice:
             raise ValueError(
                 f"{len(twice)} of the {len(names)} features of the fit occur twice in {where} (first "
-                f"{twice[0]!r}), so names do not tell which is which; keep one of each, or make names unique "
+                f"{twice[0]!r}), so names do not identify them; keep one of each, or make names unique "
                 "(adata.var_names_make_unique()) before fitting"
             )
     return places
@@ -123,6 +123,12 @@ def match_names(here: Sequence[str], names: Sequence[str]) -> tuple[NDArray[np.i
 def repeated(names: Iterable[str]) -> list[str]:
     """Return the names that occur more than once."""
     return [name for name, n in Counter(names).items() if n > 1]
+
+
+def own_symbols(symbols: NDArray[np.str_], names: Sequence[str]) -> NDArray[np.object_]:
+    """Return the symbol of each feature; its name where it has none, or shares it with another feature."""
+    unclear = np.isin(symbols, ["", "NA", "nan", "None", *repeated(symbols.tolist())])
+    return np.where(unclear, np.asarray(names, dtype=object), symbols)
 
 
 def variable_features(counts: Counts, n: int) -> NDArray[np.intp]:

@@ -172,7 +172,7 @@ class ChunkedCounts(Counts):
             if source.on_chunk is not None:
                 source.on_chunk(len(bounds) - 1, len(source.chunks))
         if bounds[-1] != n:
-            raise ValueError(f"chunks have {bounds[-1]} rows together, but shape says {n}")
+            raise ValueError(f"chunks have {bounds[-1]} rows together, but shape has {n}")
         row_nnz, row_sums, digests, sample, log_factorials, stirlings = zip(*others, strict=True)
         index = sampled_rows(n)
         kept = replace(
@@ -221,7 +221,7 @@ class ChunkedCounts(Counts):
         return cast(Array, known[2])
 
     def part_in_memory(self, most: int | None = None) -> tuple[Counts, NDArray[np.int64]]:
-        """Return samples that were kept from the first look; see `Counts.part_in_memory`."""
+        """Return samples that were kept from the first pass; see `Counts.part_in_memory`."""
         part, place = self.sample.part_in_memory(most)
         return part, self.sample_index[place]
 

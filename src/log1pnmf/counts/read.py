@@ -103,7 +103,7 @@ def element_io() -> Any:
 
 
 def read_anndata(path: Path, layer: str | None, limit: MemoryLimit) -> RawTable:
-    """Read the layer asked for (without one, X or the counts that stand in for it), names and obs."""
+    """Read the layer asked for (without one, X or the layer "counts"), names and obs."""
     read = element_io().read_elem
     notes: tuple[str, ...] = ()
     with open_store(path, limit) as store:
@@ -117,7 +117,7 @@ def read_anndata(path: Path, layer: str | None, limit: MemoryLimit) -> RawTable:
         matrix = read(store.node(place)) if place in store else None
         if layer is None and COUNTS in layers and (matrix is None or not holds_counts(matrix)):
             why = "there is no X" if matrix is None else "X does not hold counts"
-            notes = (f"{why}: layer {COUNTS!r} was taken",)
+            notes = (f"{why}: layer {COUNTS!r} was used",)
             matrix = read(store.node(f"layers/{COUNTS}"))
         if matrix is None:
             there = ", ".join(layers) or "there are none"
@@ -439,8 +439,8 @@ def read_table(
         text and .mtx also with .gz. 10x files are features x samples and are transposed. A folder of .txt
         files is a set of documents, whose words are counted; subfolders are labels ("folder").
     layer : str, optional
-        AnnData: layer, "X" or "raw"; by default X, or layers["counts"] if X does not hold counts (a note says
-        so). 10x .h5 with several genomes: the genome.
+        AnnData: layer, "X" or "raw"; by default X, or layers["counts"] if X does not hold counts (with a
+        note). 10x .h5 with several genomes: the genome.
     transpose : bool
         Whether rows of the file are features.
     fractions : {"refuse", "allow"}
@@ -459,7 +459,7 @@ def read_table(
     ------
     FileNotFoundError
     BadFileError
-        If the file is damaged, empty or does not contain counts. The message says what is wrong, where, and
+        If the file is damaged, empty or does not contain counts. The message states what is wrong, where, and
         what to do.
 
     Examples

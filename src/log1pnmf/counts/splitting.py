@@ -8,7 +8,7 @@ are those of the training part times ``eps / (1 - eps)``, whatever size factors 
 **The scale of c.** The shift of the link is measured against the rates. Size factors of mean 1 take the
 smaller depth of the training part as smaller rates, ``lam' = (1 - eps) lam``, and ``log(1 + lam / c) = log(1
 + lam' / c')`` for ``c' = (1 - eps) c``: a fit to the training part with the usual size factors is the model
-with ``c`` only if it is given ``(1 - eps) c``. It is simpler to say what has happened: every sample was
+with ``c`` only if it is given ``(1 - eps) c``. It is simpler to describe what has happened: every sample was
 observed with exposure ``1 - eps``. With `training_size_factors` the rates, ``c``, ``alpha_c`` and the
 approximation of zero counts stay those of the whole data. A penalty is weighed against a log-likelihood of
 ``1 - eps`` times the size: ``l1`` becomes ``(1 - eps) l1``.

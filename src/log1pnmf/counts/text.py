@@ -89,7 +89,7 @@ class RawTable:
 
 @dataclass(frozen=True, eq=False)
 class CountTable:
-    """Checked counts, samples x features, and what a file says about them.
+    """Checked counts, samples x features, and what else their file contains.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def checked(raw: RawTable, *, source: str, kind: str, limit: MemoryLimit, fracti
         raise BadFileError(
             f"{source} is empty: {shape[0]} samples x {shape[1]} features; use a file with counts"
         )
-    # before memory is set aside for as many rows and columns as the file says there are
+    # before memory is allocated for as many rows and columns as the file announces
     limit.check(SAMPLE_OR_FEATURE * sum(shape) + ENTRY * _n_entries(raw.matrix))
     samples = _names(raw.sample_names, shape[0], f"{source}: samples")
     features = _names(raw.feature_names, shape[1], f"{source}: features")
@@ -185,7 +185,7 @@ def checked(raw: RawTable, *, source: str, kind: str, limit: MemoryLimit, fracti
         if fractions == "refuse":
             what = str(warning.message).split(";")[0]
             raise BadFileError(
-                f"{source}: {what}: it looks normalised or log-transformed, not counted; {raw.hint}, "
+                f"{source}: {what}: it seems normalised or log-transformed, not counted; {raw.hint}, "
                 "or allow fractions (--allow-fractions) where they are expected counts"
             )
         notes.append(str(warning.message))
@@ -287,8 +287,8 @@ def read_text(path: Path, limit: MemoryLimit) -> RawTable:
     """Read a table of numbers, and find out where names are.
 
     The first line holds the names of the features where one of its cells is not a number; the first column
-    those of the samples where one of its cells is not, or where its header says so. Columns without a single
-    number are labels of the samples.
+    those of the samples where one of its cells is not, or where its header has such a name. Columns without a
+    single number are labels of the samples.
     """
     rows = rows_of(path, limit, keep=HEAD)
     head = list(islice(rows, HEAD))

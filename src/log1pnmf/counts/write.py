@@ -28,7 +28,7 @@ ROWS_AT_ONCE = 256
 
 
 def write_table(table: CountTable, path: StrPath, *, force: bool = False) -> tuple[str, ...]:
-    """Write a table of counts as the ending of the name says; return what the format cannot store.
+    """Write a table of counts in the format of the name's ending; return what the format cannot store.
 
     A name without an ending is a folder as 10x writes it.
     """
@@ -70,7 +70,7 @@ def _write_npz(table: CountTable, path: Path) -> None:
 
 def _write_npy(table: CountTable, path: Path) -> None:
     values = whole_numbers(table.counts.to_scipy()).toarray()
-    with _bytes(path) as file:  # NumPy's error does not say why the write failed
+    with _bytes(path) as file:  # NumPy's error has no reason for the failure
         np.lib.format.write_array_header_2_0(file, np.lib.format.header_data_from_array_1_0(values))
         file.write(values.data)
 

@@ -129,7 +129,7 @@ class Donors:
     """Counts of cells (rows) of several donors, and what was made up.
 
     `counts` has the genes `feature_names`; `cell_type`, `donor`, `condition` and `chip` label the cells;
-    `answer` is how strongly each answers to interferon, and `response` lists the genes that answer.
+    `answer` is how strongly each responds to interferon, and `response` lists the genes that respond.
     """
 
     counts: sparse.csr_matrix

@@ -53,7 +53,7 @@ class Engine:
     rounds_loss: bool = False
     """Whether losses that come with steps are in single precision; that of ``loss`` never is."""
     note: str | None = None
-    """What the summary of a fit should tell about where the counts are."""
+    """Where the counts are, for the messages of a fit."""
     _errors: tuple[tuple[Any, Any, bool], tuple[float, float]] | None = None
 
     def with_problem(self, problem: Problem) -> Engine:
@@ -108,11 +108,17 @@ class Engine:
         """Return the loss (as in `loss`) and its gradient in `start`, without a step."""
         raise NotImplementedError
 
-    def survey_zeros(self, loadings: Any, factors: Any, caps: Array, *, straight: bool = False) -> ZeroSurvey:
+    def takes_quartics(self, n_components: int) -> bool:
+        """Whether zeros may have quartics in the place of quadratics."""
+        return False
+
+    def survey_zeros(
+        self, loadings: Any, factors: Any, caps: Array, *, straight: bool = False, quartic: bool = False
+    ) -> ZeroSurvey:
         """Fit a quadratic to the zeros of every feature, for every cap above which they are computed exactly.
 
         Where there are many samples, some of them may be enough; sums are then scaled up. `straight` is to do
-        without a concave part, which negative binomial noise has.
+        without a concave part, which negative binomial noise has. `quartic`: see `takes_quartics`.
         """
         raise NotImplementedError
 

@@ -40,7 +40,7 @@ def effective_threads(n_jobs: int | None) -> int:
     """Turn `n_jobs` into a number of threads.
 
     `n_jobs`: as in scikit-learn: None and -1 are all cores this process may use, fewer where
-    ``OMP_NUM_THREADS`` or threadpoolctl say so; -2 is all but one of them, and so on. A positive number is
+    ``OMP_NUM_THREADS`` or threadpoolctl allow; -2 is all but one of them, and so on. A positive number is
     taken as it is, up to four for every processor (64 at least): more only cost memory.
     """
     given: object = n_jobs
@@ -59,6 +59,10 @@ def effective_threads(n_jobs: int | None) -> int:
 # ---------- the half-step in C++ (cpp/)
 
 Array = NDArray[np.float64]
+
+MOST_QUARTIC, QUARTIC_COMPONENTS = 24, 0.4
+"""Most factors for which zeros have quartics, whose sums take K^4 / 4 operations for a row; and the square of
+K at most, in columns of a row."""
 
 MOST_SIDES = 4
 """Sides that an engine keeps ready for the compiled core."""
@@ -124,7 +128,7 @@ class NativeEngine(Engine):
         loss, decrease = np.zeros((2, n))  # "evaluate" takes no step, and writes no decrease
         rejected, sums = np.zeros(n, dtype=np.uint8), np.empty((n_batches, n))
         values, gradient = np.empty_like(start), np.empty_like(start)
-        problem, how = (self._taken(side), start, design, *tables), (with_loss, self.n_threads)
+        problem, how = (self._taken(side), start, design, tables), (with_loss, self.n_threads)
         _core.run(self.kernel, row_solver, *problem, values, gradient, loss, decrease, rejected, sums, *how)
         counted = np.empty(0, dtype=np.uint8) if side.empty is None else (~side.empty).view(np.uint8)
         return HalfStep(
@@ -134,7 +138,7 @@ class NativeEngine(Engine):
             predicted_decrease=float(np.sum(decrease)),
             n_rejected=int(np.count_nonzero(rejected)),
             batch_sums=self._whole_sums(sums) if n_batches else None,
-            residual=_core.side_residual(start, gradient, counted, *tables),
+            residual=_core.side_residual(start, gradient, counted, tables),
         )
 
     def evaluate(self, side: Side, start: Array, design: Array) -> tuple[float, Array]:
@@ -148,11 +152,18 @@ class NativeEngine(Engine):
         sums = (into.loss, into.gradient, into.hessian)
         _core.add_statistics(self.kernel, self._taken(side), start, design, *sums, self.n_threads)
 
+    def takes_quartics(self, n_components: int) -> bool:
+        """Whether quartics are worth their price; see `Engine.takes_quartics`."""
+        problem, few = self.problem, QUARTIC_COMPONENTS * min(self.problem.counts.shape)
+        in_scope = problem.noise.zero_loss_is_mean and problem.batches is None and problem.link.c < 1.0
+        return in_scope and n_components <= MOST_QUARTIC and n_components**2 <= few
+
     def survey_zeros(
-        self, loadings: Array, factors: Array, caps: Array, *, straight: bool = False
+        self, loadings: Array, factors: Array, caps: Array, *, straight: bool = False, quartic: bool = False
     ) -> ZeroSurvey:
         """Fit quadratics to the zeros; see `Engine.survey_zeros`."""
-        shape, width = (len(factors), len(caps)), 3 if self.problem.noise.zero_loss_is_mean else 5
+        shape, width = (len(factors), len(caps)), 4 if quartic else 3
+        width = width if self.problem.noise.zero_loss_is_mean else 5
         out = ZeroSurvey(caps, *(np.empty(size) for size in (shape, shape, (*shape, width))))
         every = surveyed_every(len(loadings))
         _core.survey_zeros(*self._zeros(loadings, factors), every, straight, *out, self.n_threads)
@@ -190,9 +201,10 @@ class NativeEngine(Engine):
         """Sum means over batches; see `Engine.batch_sums`."""
         if not self._sums_by_entries:
             return super().batch_sums(loadings, factors)
-        sums = np.empty((self._batches.n_batches, len(factors)))
-        _core.mean_sums(*self._zeros(loadings, factors), sums, self.n_threads)
-        return self._whole_sums(sums)
+        side = self.problem.factors_side
+        step = self.half_step(side, factors, loadings, row_solver="evaluate", with_batch_sums=True)
+        assert step.batch_sums is not None
+        return step.batch_sums
 
     def next_effects(self, sums: Array) -> Array | None:
         """See `Engine.next_effects`."""
@@ -281,6 +293,6 @@ def solve_rows(
     start = np.ascontiguousarray(start, dtype=np.float64)
     out = Solutions(np.empty_like(start), np.empty(len(start)), np.empty(len(start)))
     kernel = _core.runnable_kernels()[0]
-    model = (sums.hessian, sums.gradient, start, *bounds.tables(start.shape[1]))
+    model = (sums.hessian, sums.gradient, start, bounds.tables(start.shape[1]))
     _core.solve_programs(kernel, *model, *out, effective_threads(n_threads))
     return out

@@ -148,7 +148,7 @@ def check_memory(name: str, counts: Counts, n_components: int, n_threads: int) -
         needed += square * m
     try:
         memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, OSError, ValueError):  # the system does not tell
+    except (AttributeError, OSError, ValueError):  # the system does not report it
         memory = np.inf
     if needed > memory:
         raise ValueError(

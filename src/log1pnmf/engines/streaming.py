@@ -299,7 +299,9 @@ class StreamingEngine(Engine):
         """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
         return self._loss(self._sums(self.adopt(loadings), factors))
 
-    def survey_zeros(self, loadings: Any, factors: Any, caps: Array, *, straight: bool = False) -> ZeroSurvey:
+    def survey_zeros(
+        self, loadings: Any, factors: Any, caps: Array, *, straight: bool = False, quartic: bool = False
+    ) -> ZeroSurvey:
         """Survey the rows in memory, scaled up; see `Engine.survey_zeros`."""
         index = self.counts.sample_index
         own = _rows_at(self.adopt(loadings), index)

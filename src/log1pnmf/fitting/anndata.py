@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.archive import check_value, making_whole, to_tree
 from log1pnmf._common.checks import versions
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.features import find_features, match_names
+from log1pnmf.counts.features import find_features, match_names, own_symbols
 
 from .fit import Certificate, Fit, Keys, usual_factor_names
 from .new_samples import counts_of
@@ -59,7 +59,8 @@ def symbols_of(source: Any, gene_symbols: str | None, feature_names: Any = None)
             f"gene_symbols={gene_symbols!r} names a column of adata.var, but the source is a "
             f"{type(source).__name__}; pass feature_names, one for each feature"
         )
-    return column_of(source, "var", gene_symbols, "gene_symbols").astype(str).tolist()
+    symbols = column_of(source, "var", gene_symbols, "gene_symbols").astype(str).to_numpy(dtype=np.str_)
+    return own_symbols(symbols, source.var_names).tolist()
 
 
 def uns_of(fit: Fit, layer: str | None) -> dict[str, Any]:
@@ -152,7 +153,10 @@ def stored(adata: Any, slot: str, key: str) -> Any:
 def _about(adata: Any, keys: Keys) -> Mapping[str, Any]:
     about, *_ = (stored(adata, slot, getattr(keys, slot)) for slot in ("uns", "obsm", "varm"))
     if not isinstance(about, Mapping) or "loadings_digest" not in about:
-        raise ValueError(f"adata.uns[{keys.uns!r}] was not written by log1pnmf.tl; fit again")
+        raise ValueError(
+            f"adata.uns[{keys.uns!r}] is no fit as log1pnmf.tl writes it; fit again, or, if objects with and "
+            "without their own fit were concatenated, use log1pnmf.tl.transform with the one that was fitted"
+        )
     if hasattr(about.get("size_factors"), "compute"):
         raise ValueError("adata was read lazily, with its fit still in the file; pass adata.to_memory()")
     return about
@@ -198,7 +202,7 @@ def _digest(loadings: NDArray[np.float64]) -> str:
 # ---------- a Fit from whatever holds one
 
 
-def as_fit(source: Any, *, key: str | None = None) -> Fit:
+def as_fit(source: Any, *, key: str | None = None, gene_symbols: str | None = None) -> Fit:
     """Get the `Fit` from a model, AnnData or a file.
 
     Parameters
@@ -210,6 +214,9 @@ def as_fit(source: Any, *, key: str | None = None) -> Fit:
         fitted, in any order; see `Fit.whole`.
     key : str, optional
         Name of the fit in AnnData, if ``key_added`` was given.
+    gene_symbols : str, optional
+        Column of ``adata.var`` that names the features of the fit; a feature without a symbol of its own
+        keeps its name in ``var_names``.
 
     Examples
     --------
@@ -220,6 +227,7 @@ def as_fit(source: Any, *, key: str | None = None) -> Fit:
     """
     if key is not None and not is_annotated(source):
         raise ValueError(f"key={key!r} is for AnnData, got {type(source).__name__}; leave it out")
+    symbols = symbols_of(source, gene_symbols)
     if isinstance(source, Fit):
         return source
     if isinstance(source, str | os.PathLike):
@@ -230,24 +238,26 @@ def as_fit(source: Any, *, key: str | None = None) -> Fit:
             )
         return Fit.load(source)
     if is_annotated(source):
-        return fit_from(source, key)
+        fit = fit_from(source, key)
+        names = dict(zip(source.var_names, symbols or source.var_names, strict=True))
+        return fit if symbols is None else fit.named(feature_names=[names[j] for j in fit.feature_labels])
     if hasattr(source, "get_params") and hasattr(source, "fit"):
         from sklearn.utils.validation import check_is_fitted  # loaded with the estimator
 
         check_is_fitted(source)
     model = source[-1] if hasattr(source, "named_steps") else source
-    fit = getattr(model, "fit_", None)
-    if not isinstance(fit, Fit):
+    found = getattr(model, "fit_", None)
+    if not isinstance(found, Fit):
         raise TypeError(
             "expected a Fit, a fitted Log1pNMF, an AnnData or a file with a fit, got "
             f"{type(model).__name__}; {advice_for(source) or 'fit one first'}"
         )
-    if model is source or fit.feature_names is not None:
-        return fit
+    if model is source or found.feature_names is not None:
+        return found
     try:
-        return fit.named(feature_names=source[:-1].get_feature_names_out())
+        return found.named(feature_names=source[:-1].get_feature_names_out())
     except (AttributeError, ValueError):  # a step gives no names, or needs those of the counts
-        return fit
+        return found
 
 
 def fit_and_counts(source: Any, counts: Any, *, key: str | None = None) -> tuple[Fit, Counts]:

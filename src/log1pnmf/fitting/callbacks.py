@@ -32,7 +32,7 @@ class TimeLimit:
         self._end: float | None = None
 
     def __call__(self, iteration: Iteration) -> bool:
-        """Look at the clock."""
+        """Return whether the time is over."""
         now = time.perf_counter()
         if self._end is None:
             self._end = now + self.seconds

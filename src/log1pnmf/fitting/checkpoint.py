@@ -79,7 +79,7 @@ class Loaded:
     seconds: float  # what the fit had taken
 
     def check_same(self, here: Mapping[str, Any]) -> None:
-        """Refuse to resume another fit, and say how it differs."""
+        """Refuse to resume another fit, with the differences."""
         different = [
             f"{name} ({group}) is {self.identity[group].get(name)!r} there and {value!r} here"
             for group in ("data", "settings")
@@ -161,8 +161,10 @@ def _check_parameters(at: Iteration, settings: Mapping[str, Any], shape: tuple[i
                 raise ValueError(f"spread must be positive, got {prior.spread}")
     if zeros is None:
         return
-    check_numbers("quadratics", np.abs(zeros.quadratics), (m, 3 if at.noise is None else 5))
-    if (zeros.quadratics[:, 2] < 0.0).any() or (zeros.quadratics[:, 4:] > 0.0).any():
+    quartic = zeros.a4 is not None and at.noise is None
+    check_numbers("quadratics", np.abs(zeros.quadratics), (m, 3 + quartic + 2 * (at.noise is not None)))
+    convex, concave = zeros.quadratics[:, 2 : 3 + quartic], zeros.quadratics[:, 4:]
+    if (convex < 0.0).any() or (concave > 0.0).any():
         raise ValueError("the quadratics of zeros have coefficients of the wrong sign")
     check_numbers("exposure of zeros", zeros.exposure, (m, 2))
     check_numbers("caps of zeros", zeros.caps, (m,))
@@ -170,11 +172,11 @@ def _check_parameters(at: Iteration, settings: Mapping[str, Any], shape: tuple[i
     # the compiled core would read beyond its arrays
     indptr, indices, shape = zeros.stored.indptr, zeros.stored.indices, zeros.stored.shape
     if indptr.dtype != np.int64 or indptr.shape != (m + 1,) or indices.dtype != np.int32 or indices.ndim != 1:
-        raise ValueError("the zeros that are visited have the wrong type or shape")
+        raise ValueError("the zeros to evaluate have the wrong type or shape")
     if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any() or shape[0] != m:
-        raise ValueError("the zeros that are visited do not fit together")
+        raise ValueError("the zeros to evaluate do not fit together")
     if shape[1] not in (0, n) or (len(indices) and not (indices.min() >= 0 and indices.max() < n)):
-        raise ValueError(f"a zero that is visited is beyond the {n} samples")
+        raise ValueError(f"a zero to evaluate is beyond the {n} samples")
 
 
 # ---------------------------------------------------------------- the same fit

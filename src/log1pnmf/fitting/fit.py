@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -118,7 +118,7 @@ class DataFacts:
 
     @classmethod
     def of(cls, counts: Counts) -> DataFacts:
-        """Look at counts."""
+        """Describe counts."""
         return cls(*counts.shape, counts.nnz, counts.total, *counts.n_empty)
 
     @property
@@ -528,7 +528,7 @@ class Fit:
 
     @property
     def log_likelihood(self) -> float | None:
-        """Exact, full log-likelihood; None if it was not computed (`messages` say why)."""
+        """Exact, full log-likelihood; None if it was not computed (`messages` have the reason)."""
         return None if self.certificate is None else self.certificate.log_likelihood
 
     @property
@@ -642,23 +642,14 @@ class Fit:
             changed[what] = names
         return replace(self, **changed) if changed else self
 
-    def renamed(self, names: Any) -> Fit:
+    def renamed(self, names: Mapping[Any, str] | Iterable[str]) -> Fit:
         """Return the same fit with other `names` of all factors, or of some: ``{"k1": "interferon"}``."""
         return replace(self, given_factor_names=new_factor_names(self.factor_names, names))
 
     # ---------------------------------------------------------------- keeping
 
     def save(self, path: StrPath) -> None:
-        """Write the fit to `path`, a file in npz format, without pickle and atomically; no ending is added.
-
-        >>> import os, tempfile
-        >>> from log1pnmf import fit_log1p_nmf
-        >>> fit = fit_log1p_nmf([[1, 0, 3], [2, 5, 0]], 1)
-        >>> path = os.path.join(tempfile.mkdtemp(), "fit.npz")
-        >>> fit.save(path)
-        >>> bool((Fit.load(path).loadings == fit.loadings).all())
-        True
-        """
+        """Write the fit to `path`, an npz file, without pickle and atomically; no ending is added."""
         archive.write_archive(path, *self.to_parts())
 
     @classmethod

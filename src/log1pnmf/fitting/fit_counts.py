@@ -114,14 +114,16 @@ class SampleParameters(FitParameters, total=False):
     fixed_loadings: Any
 
 
-def completed(kind: type) -> Callable[[F], F]:
-    """Return a decorator that shows ``**parameters`` of a function one by one, with their defaults."""
+def completed(kind: type, of: Callable[..., Any] | None = None, **defaults: Any) -> Callable[[F], F]:
+    """Return a decorator that shows ``**parameters`` one by one; defaults may be those `of` a function."""
+    given = {name: one.default for name, one in signature(of).parameters.items()} if of else {}
 
     def complete(function: F) -> F:
         shown, names = signature(function), kind.__annotations__
         own = list(shown.parameters.values())[:-1]
-        for name in sorted(names, key=(*PARAMETERS, *names).index):
-            own.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default_of(name)))
+        for name in sorted(names.keys() - shown.parameters.keys(), key=(*PARAMETERS, *names).index):
+            default = {name: default_of(name), **given, **defaults}[name]
+            own.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default))
         function.__signature__ = shown.replace(parameters=own)  # type: ignore[attr-defined]
         return function
 
@@ -227,7 +229,7 @@ def choose_noise(asked: Settings, counts: Counts, **given: Any) -> tuple[Setting
     noise = "nb" if gain > deviation else "poisson"  # the simpler one, unless the other is clearly better
     better = f"{'worse' if gain < 0.0 else 'better'} by {abs(gain):,.0f} units of log-likelihood"
     return asked.with_noise(noise), (
-        f"noise='auto' took {NOISES[noise]} noise: held-out counts of {len(nb):,} samples were scored, "
+        f"noise='auto' chose {NOISES[noise]} noise: held-out counts of {len(nb):,} samples were scored, "
         f"and negative binomial noise predicts them {better} (standard error {deviation:,.0f})"
     )
 
@@ -264,7 +266,7 @@ def choose_l1(asked: Settings, counts: Counts, **given: Any) -> tuple[Settings, 
             break
     gain, deviation = _gain(scores[taken], scores[0])
     why = (
-        f"l1='auto' took {tried[taken]:g}, of {', '.join(f'{one:g}' for one in tried)}: it changes the "
+        f"l1='auto' chose {tried[taken]:g}, of {', '.join(f'{one:g}' for one in tried)}: it changes the "
         f"log-likelihood of the held-out counts that chose it ({len(best):,} samples) by {gain:+,.0f} "
         f"(standard error {deviation:,.0f})"
     )
@@ -379,7 +381,7 @@ def fit_log1p_nmf(
     n_components : int
         Number of factors, K.
     c : float
-        Shift of the link: parts multiply at small c and add up at inf, which is standard Poisson NMF.
+        Shift of the link: factors multiply at small c and add up at inf, which is standard Poisson NMF.
     resume : str or PathLike, optional
         Checkpoint to continue from. Counts and settings must be the same (`n_jobs` may differ). The result
         has the same bits as if the fit had never stopped, apart from the seconds. A checkpoint of a finished
@@ -549,7 +551,7 @@ def check_counts(counts: Counts) -> None:
 
 
 def _check_enough(counts: Counts, asked: Settings) -> None:
-    """Refuse counts that cannot be fitted, and warn where they are too few to tell the factors apart."""
+    """Refuse counts that cannot be fitted, and warn where there are too few of them for the factors."""
     check_counts(counts)
     if asked.fits_sizes and not counts.in_memory:
         raise ValueError(

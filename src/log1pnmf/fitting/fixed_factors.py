@@ -1,4 +1,4 @@
-"""What users know of factors beforehand: tables, mappings and sets are checked and become a `Structure`."""
+"""Known factors and loadings: tables, mappings and sets are checked and become a `Structure`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .fit import check_factor_names, usual_factor_names
 from .settings import Settings
 from .solver import Point, alternate
 
-# ---------- what users know of factors beforehand
+# ---------- known factors and loadings, as users pass them
 
 
 def parts_of_known(known: Structure, n_components: int) -> dict[str, Any]:

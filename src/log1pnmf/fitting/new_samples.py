@@ -37,7 +37,7 @@ MOST_RESIZED, RESIZED_TOL = 50, 1e-9
 
 PRIOR = 2.0
 """Counts of the prior, as a multiple of those that the spread of the training loadings alone suggests
-(`prior_counts`): factors share features, so a count tells less than the draw of one factor would.
+(`prior_counts`): factors share features, so a count has less information than a draw of one factor.
 `studies.new_samples` has what is predicted with others."""
 
 LOOKED_AT = 1000  # new samples that are enough to check predictions and to estimate effects of batches
@@ -127,6 +127,37 @@ def project(
     return Projected(found, np.concatenate(sizes), batches, here.features, counts, notes)
 
 
+def of_new_samples(
+    fit: Fit, X: Any, loadings: Any = None, size_factors: Any = None, **how: Any
+) -> tuple[Fit, Counts]:
+    """Return the factors of a fit with other samples and their counts, of the features that both have.
+
+    Loadings are those given, or those that `project` finds.
+    """
+    counts, found = as_counts(X), project(fit, X, size_factors, shared=True, **how)
+    values = found.loadings if loadings is None else as_loadings(fit, loadings)
+    check_one_each("loadings", values[:, 0], counts.n_samples, "row")
+    own = np.arange(len(fit.factors))
+    if fit.feature_names is not None and counts.feature_names is not None:
+        here, own = shared_features(list(counts.feature_names), list(fit.feature_names))
+        counts = replace(select_features(counts, here), feature_names=fit.feature_names[own])
+    # features that were added have no effects of new batches
+    batches = found.batches if len(own) == len(found.features) else new_batches(fit, None, counts.n_samples)
+    why = "; ".join((f"these are {counts.n_samples:,} samples that were not fitted", *found.notes))
+    return of_features(fit, own).of_samples(values, found.size_factors, batches, why), counts
+
+
+def as_loadings(fit: Fit, loadings: Any) -> Array:
+    """Check loadings of other samples under the factors of a fit."""
+    values = np.asarray(loadings, dtype=np.float64)
+    if values.ndim != 2 or values.shape[1] != fit.n_components or not np.isfinite(values).all():
+        raise ValueError(
+            f"loadings must be a finite table of samples x {fit.n_components} factors, got shape "
+            f"{values.shape}; pass what transform returns"
+        )
+    return values
+
+
 def score(
     fit: Fit,
     X: Any,
@@ -155,7 +186,13 @@ def _in_parts(
     for first, part in parts_of(X if source is None else source):
         counts, features = as_counts(part), None
         if shared and source is None and fit.feature_names is not None and counts.feature_names is not None:
-            here, features = shared_features(list(counts.feature_names), list(fit.feature_names))
+            names = counts.feature_names
+            here, features = shared_features(list(names), list(fit.feature_names))
+            if not len(here):
+                raise ValueError(
+                    f"the samples have no fitted feature (first here {names[0]!r}, in the fit "
+                    f"{fit.feature_names[0]!r}) by a name that occurs once in both; are they named alike?"
+                )
             counts = select_features(counts, here)
         else:
             counts = counts_of(fit, counts, same_samples=False)
@@ -215,8 +252,8 @@ def _evenly(n: int) -> NDArray[np.intp]:
 class NewSamples:
     """Samples held against the factors of a fit, which stay as they are.
 
-    Features that are zero in every factor had no count in training; they say nothing about the loadings, no
-    loadings give them a count, and they are left out of everything here. So are those that the new samples
+    Features that are zero in every factor had no count in training. They have no information on the loadings,
+    no loadings give them a count, and they are left out of everything here, as are those that the new samples
     do not have.
     """
 
@@ -252,7 +289,7 @@ class NewSamples:
         """Return the loadings with as much of the mean training sample as the prior is worth counts.
 
         At c = inf that is the mean of their posterior law. Where only a part of a factor's signal is
-        observed, so many counts of a sample tell of it. Of dispersed counts ``y``, each is worth
+        observed, so many counts of a sample have information on it. Of dispersed counts ``y``, each is worth
         ``1 / (1 + phi y)``. A sample without counts has no size, and stays without loadings.
         """
         if not self.prior:
@@ -374,7 +411,7 @@ class NewSamples:
         return replace(self, size_factors=problem.size_factors)
 
     def solve(self) -> tuple[Array, bool]:
-        """Find the loadings, bounded as in the fit; all zeros are visited, unless it was approximate."""
+        """Find the loadings, bounded as in the fit; all zeros are evaluated, unless it was approximate."""
         fit, settings = self._bounded, self.fit.settings
         typical, bounds = fit.loadings.mean(axis=0), self._known_bounds
         start = np.tile(np.maximum(typical, 1e-3 * typical.max()), (self.counts.n_samples, 1))

@@ -1,17 +1,16 @@
-"""Which features tell a factor from the others: the one order in which they are listed everywhere.
+"""Which features distinguish a factor from the others: the one order in which they are listed everywhere.
 
 Take a typical sample with factor k: the mean of all samples, weighted by their loading on k. How much more of
-a feature does it have than it would have if more of the rest of its own mixture stood in for the factor? The
-rest is scaled up until a feature that is the same in all samples has the same rate with it, so that such a
-feature has fold change 1. Both rates are rates of counts, whatever the link is, so their ratio means the same
-at every c.
+a feature does it have than without the factor? Its other factors replace the factor: they are scaled up until
+a feature that is the same in all samples keeps its rate, so that such a feature has fold change 1. Both rates
+are rates of counts, whatever the link is, so their ratio means the same at every c.
 
-With samples of two kinds and a factor for each, the rest of a factor's samples is the other factor. Where a
-baseline is shared by all, the rest is the baseline, at the level to which it falls in these samples. A
-feature of another factor that often comes along is in the rest as well, and so it does not count.
+With samples of two kinds and a factor for each, the other kind's factor replaces the factor. Where all
+samples share a baseline, the baseline replaces it, at the rate to which it falls in these samples. A feature
+of another factor that often comes along is in the replacement as well, and so it does not count.
 
 Features are ranked by the lower end of an interval of the log fold change, from the numbers of counts that
-the fit expects on both sides: much and certain. docs/results/tests.md compares this with other rankings.
+the fit expects on both sides: large and certain. docs/results/tests.md compares this with other rankings.
 """
 
 from __future__ import annotations
@@ -32,26 +31,26 @@ ORDERS = get_args(Order)
 # added to the expected counts on both sides, so that a feature without any has no fold change
 ADDED_COUNTS = 1.0
 CERTAINTY = 1.96  # standard errors that are taken off the logarithm of the fold change
-# how much of the mean of all samples stands in, beside more of the rest of its own mixture, which may be
-# hardly anything
+# how much of the mean of all samples replaces a factor, beside more of the sample's other factors, which may
+# be hardly anything
 ALL_SAMPLES = 0.3
-REACH = 2.0  # the rest may stand in for a factor with loadings of up to this many times those that are seen
+REACH = 2.0  # other factors may replace a factor with loadings of up to this many times those that occur
 
 
 @dataclass(frozen=True, eq=False)
 class StandIns:
-    """Typical samples with each factor, and what stands in for the factor in them."""
+    """Typical samples with each factor, and what replaces the factor in them."""
 
     own: Array  # (K, K): row k: mean loadings of the samples, weighted by size and loading on k
     rest: Array  # (K, K): row k: the same sample without factor k, the others scaled up in its place
-    # (K,): whether the rest can stand in: not for a factor that all samples have, to which others are added.
+    # (K,): whether the others can replace it: not a factor that all samples have, to which others are added.
     # Then `rest` is not scaled up
     comparable: NDArray[np.bool_]
     weight: Array  # (K,): how many average samples with full membership there are of each
 
 
 def stand_ins(loadings: Array, size_factors: Array, excess: Array | None = None) -> StandIns:
-    """Find what stands in for each factor.
+    """Find what replaces each factor.
 
     >>> kinds = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])  # two kinds of samples
     >>> stand_ins(kinds, np.ones(4)).rest.round(2).tolist()
@@ -91,10 +90,10 @@ def _constant_feature(products: Array, sums: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """How much each feature tells each factor from the others; arrays of shape (m, K)."""
+    """How much each feature distinguishes each factor from the others; arrays of shape (m, K)."""
 
-    # of the rate in a typical sample with the factor against that with the rest of its mixture in its place,
-    # one count added to both sides
+    # of the rate in a typical sample with the factor against that with more of its other factors instead, one
+    # count added to both sides
     log2_fold_change: Array
     # lower end of its interval, for counts with the variance of the noise: features are ranked by it
     score: Array

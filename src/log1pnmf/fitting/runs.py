@@ -41,16 +41,16 @@ from .solver import (
     with_exposure,
 )
 
-# ---------- updates of the zeros that are visited
+# ---------- updates of the zeros to evaluate
 
 LARGEST_STORED = 1.0 / 3.0
-"""Part of all entries from which visiting all of them costs less than visiting the poor ones."""
+"""Part of all entries from which evaluating all of them costs less than evaluating the poor ones."""
 
-LAST_SECOND_LOOK = 31  # iteration up to which a fit that visits all zeros looks whether fewer would do by now
+LAST_SECOND_LOOK = 31  # iteration up to which a fit that evaluates all zeros checks whether fewer would do
 
 SLACK, LATER_SLACK = 0.5, 0.8
 """Part of the tolerance that an update may use: factors change afterwards, and errors grow. The second is for
-dispersions after `LAST_EARLY`: visited zeros are most of the cost there, and factors change less."""
+dispersions after `LAST_EARLY`: evaluated zeros are most of the cost there, and factors change less."""
 
 EARLY, LAST_EARLY = 10.0, 15
 """Errors that are allowed at first, in tolerances, and the iteration up to which they are."""
@@ -62,12 +62,12 @@ class Update(NamedTuple):
     """A problem that takes the place of another one on the way."""
 
     problem: Problem
-    gain: float = 0.0  # of ``loss + problem.cost`` by better parameters, all zeros visited
+    gain: float = 0.0  # of ``loss + problem.cost`` by better parameters, all zeros evaluated
     point: Point | None = None  # where to go on, if loadings had to move along
 
 
 def is_due(index: int, *, often: bool = False) -> bool:
-    """Whether to look after that iteration: often at first, when factors change most.
+    """Whether to check after that iteration: often at first, when factors change most.
 
     >>> [index for index in range(100) if is_due(index)]
     [1, 3, 7, 15, 31, 63]
@@ -80,20 +80,21 @@ def is_due(index: int, *, often: bool = False) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class AdaptiveUpdate:
-    """Chooses which zeros are visited, and the quadratics of all others."""
+    """Chooses which zeros are evaluated, and the quadratics of all others."""
 
     # errors of the quadratics, summed up without regard to their sign, relative to the log-likelihood
     tolerance: float
     # so many times larger errors are allowed at first, when factors are still far from where they end
     early: float = EARLY
-    # visit all zeros where the fit would end, and from then on: a fit that is exact at its end
+    # evaluate all zeros where the fit would end, and from then on: a fit that is exact at its end
     ends_exact: bool = False
 
     def begin(self, engine: Engine) -> Problem:
         """Return the problem with which a start is found; zeros are chosen by the features' mean rates."""
         problem = engine.problem
         at = Point(np.ones((problem.counts.n_samples, 1)), problem.profile[:, None])
-        return self.chosen(engine, at, problem.counts.total, self.early * self.tolerance, straight=True)
+        tolerance, plain = self.early * self.tolerance, {"straight": True, "quartic": False}
+        return self.chosen(engine, at, problem.counts.total, tolerance, **plain)
 
     def __call__(
         self, engine: Engine, at: Point, loss: float, *, index: int, final: bool, error: float | None = None
@@ -101,7 +102,7 @@ class AdaptiveUpdate:
         """Return an update, None where the old problem will do. `error`: at the point, where it is known."""
         tolerance = self.tolerance * (1.0 if final or index > LAST_EARLY else self.early)
         problem, straight = engine.problem, not final and index < LAST_EARLY
-        if not isinstance(problem.zeros, AdaptiveZeros):  # all are visited; by a poor start, perhaps
+        if not isinstance(problem.zeros, AdaptiveZeros):  # all are evaluated; by a poor start, perhaps
             if final or index > LAST_SECOND_LOOK or self.ends_exact:
                 return None
             fresh = self.chosen(engine, at, loss, tolerance, straight=straight)
@@ -121,14 +122,23 @@ class AdaptiveUpdate:
         return Update(fresh)
 
     def chosen(
-        self, engine: Engine, at: Point, loss: float, tol: float | None = None, *, straight: bool = False
+        self,
+        engine: Engine,
+        at: Point,
+        loss: float,
+        tol: float | None = None,
+        *,
+        straight: bool = False,
+        quartic: bool = True,
     ) -> Problem:
-        """Choose anew."""
+        """Choose anew; see `Engine.survey_zeros`."""
         tolerance = self.tolerance if tol is None else tol
         problem, dispersed = engine.problem, engine.problem.noise.name != "poisson"
         limit = (LATER_SLACK if dispersed and not straight else SLACK) * tolerance * abs(loss)
-        caps = caps_for(tolerance, dispersed=dispersed)
-        chosen = choose(engine.survey_zeros(at.loadings, at.factors, caps, straight=straight), limit)
+        quartic = quartic and engine.takes_quartics(at.factors.shape[1])
+        caps = caps_for(tolerance, dispersed=dispersed, quartic=quartic)
+        survey = engine.survey_zeros(at.loadings, at.factors, caps, straight=straight, quartic=quartic)
+        chosen = choose(survey, limit)
         if chosen.n_above > LARGEST_STORED * math.prod(problem.counts.shape):
             return replace(problem, zeros=None)
         stored, exposure = engine.collect_zeros(at.loadings, at.factors, chosen.caps)
@@ -177,16 +187,17 @@ class ParameterUpdate:
 
     def __call__(self, engine: Engine, at: Point, loss: float, *, index: int, final: bool) -> Update | None:
         """Return an update of the problem, None where the old one will do."""
-        problem, here, gained = engine.problem, at.on_host(), 0.0
+        now, here, gained = engine, at.on_host(), 0.0
         for improve in (self._sizes, self._dispersions, self._effects):
-            better = improve(engine, problem, here, index=index, final=final)
+            better = improve(now, here, index=index, final=final)
             if better is not None and better.gain > self.tol * abs(loss):
-                problem, gained = better.problem, gained + better.gain
+                now, gained = now.with_problem(better.problem), gained + better.gain
                 if better.point is not None:
                     at = here = better.point
+        problem = now.problem
         if problem is engine.problem:
             return None if self.zeros is None else self.zeros(engine, at, loss, index=index, final=final)
-        if problem.noise is not engine.problem.noise:  # other zeros need to be visited
+        if problem.noise is not engine.problem.noise:  # other zeros need to be evaluated
             exact = replace(problem, zeros=None)
             if self.zeros is None:
                 return Update(exact, gained, at)
@@ -199,12 +210,13 @@ class ParameterUpdate:
                 fresh = self.zeros.chosen(engine.with_problem(exact), at, loss, tolerance, straight=early)
                 return Update(fresh, gained, at)
         if self.zeros is not None and (final or is_due(index)):
-            again = self.zeros(engine.with_problem(problem), at, loss, index=index, final=final)
+            again = self.zeros(now, at, loss, index=index, final=final)
             problem = problem if again is None else again.problem
         return Update(problem, gained, at)
 
-    def _sizes(self, _: Engine, problem: Problem, at: Point, *, index: int, final: bool) -> Update | None:
+    def _sizes(self, engine: Engine, at: Point, *, index: int, final: bool) -> Update | None:
         """Improve size factors, and loadings and factors with them."""
+        problem = engine.problem
         if self.sizes is None or (index < FIRST_SIZES and not final):
             return None
         host = replace(problem, counts=problem.counts.on_host())
@@ -212,11 +224,9 @@ class ParameterUpdate:
         better = with_exposure(problem, size_factors=found.size_factors)
         return Update(better, found.gain, Point(found.loadings, found.factors))
 
-    def _dispersions(
-        self, engine: Engine, problem: Problem, at: Point, *, index: int, final: bool
-    ) -> Update | None:
+    def _dispersions(self, engine: Engine, at: Point, *, index: int, final: bool) -> Update | None:
         """Find the dispersions of negative binomial noise."""
-        noise = problem.noise
+        problem, noise = engine.problem, engine.problem.noise
         if self.dispersion is None or not isinstance(noise, NegativeBinomial):
             return None
         if noise.prior is None and index < FIRST_DISPERSIONS and not final:
@@ -227,19 +237,13 @@ class ParameterUpdate:
         new, gain = update_dispersions(problem, *point, **how, keep_prior=index >= LAST_PRIOR)
         return Update(replace(problem, noise=new), gain)
 
-    def _effects(
-        self, engine: Engine, problem: Problem, at: Point, *, index: int, final: bool
-    ) -> Update | None:
+    def _effects(self, engine: Engine, at: Point, *, index: int, final: bool) -> Update | None:
         """Find the effects of batches, unless the solver does so in every iteration."""
-        if not self.effects:
+        if not self.effects or (index and not final and finds_effects(engine)):
             return None
-        here = engine.with_problem(problem)
-        if index and not final and finds_effects(here):
-            return None
-        batches, gain = update_effects(
-            problem, at.loadings, at.factors, sums=here.batch_sums, dispersed=here.dispersed_sums
-        )
-        return Update(with_exposure(problem, batches=batches), gain)
+        sums: Any = {"sums": engine.batch_sums, "dispersed": engine.dispersed_sums}
+        batches, gain = update_effects(engine.problem, at.loadings, at.factors, **sums)
+        return Update(with_exposure(engine.problem, batches=batches), gain)
 
 
 # ---------- runs: one start followed to its end, updates on the way

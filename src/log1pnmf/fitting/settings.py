@@ -29,10 +29,10 @@ GIVEN = "given"  # stands for what a user gave as arrays
 
 LARGEST_EXACT = 2e8
 """Entries up to which the exact log-likelihood of an approximate fit is computed without being asked for.
-An adaptive fit always knows its own."""
+An adaptive fit always has its own."""
 
 LARGEST_EXACT_ON_CARD = 1e9
-"""Entries up to which a card visits every one of them at about the cost of the non-zeros."""
+"""Entries up to which a card evaluates every one of them at about the cost of the non-zeros."""
 
 SMALLEST_C, LARGEST_C = 1e-9, 1e12  # beyond that double precision does not hold the model
 
@@ -139,7 +139,7 @@ class Settings:
         return other
 
     def resolved(self, engine: str, counts: Counts) -> Settings:
-        """Replace every "auto" by what it stands for, for these counts and a resolved engine."""
+        """Replace every "auto" by the choice for these counts and a resolved engine."""
         here = self.having(engine=engine)
         if self.link.is_identity and self.noise == "poisson":
             return here.having(likelihood="exact")  # at sparse cost
@@ -148,7 +148,7 @@ class Settings:
         return here.having(likelihood="adaptive" if here.why_exact(counts) is None else "exact")
 
     def why_exact(self, counts: Counts) -> str | None:
-        """Describe why "auto" visits every zero of `counts`; None where it does not. Of a resolved engine."""
+        """Describe why "auto" evaluates all zeros of `counts`, otherwise None. Of a resolved engine."""
         entries = math.prod(counts.shape)
         if self.row_solver == "coordinate":
             return "coordinate descent has no adaptive form"
@@ -161,13 +161,13 @@ class Settings:
         return None
 
     def begins_adaptive(self, counts: Counts) -> bool:
-        """Whether an exact fit of `counts` visits few zeros until it has converged: where "auto" would."""
+        """Whether an exact fit of `counts` evaluates few zeros until it has converged: where "auto" would."""
         cheap = self.link.is_identity and self.noise == "poisson"
         return self.likelihood == "exact" and not cheap and self.why_exact(counts) is None
 
     @property
     def zeros(self) -> Quadratic | None:
-        """What replaces ``expm1`` at zero counts at first; None visits them. Of resolved settings."""
+        """What replaces ``expm1`` at zero counts at first; None evaluates them. Of resolved settings."""
         return quadratic(self.link, self.likelihood) if self.likelihood in QUADRATICS else None
 
 

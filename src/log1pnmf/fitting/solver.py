@@ -197,7 +197,7 @@ def engine_at(engine: Engine, effects: Array | None) -> Engine:
 def next_effects(engine: Engine, point: Point, sums: Array | None) -> Array:
     """Return effects that lower the objective of an engine's problem; their sums may be known."""
     problem, at = engine.problem, (point.loadings, point.factors)
-    if not problem.noise.zero_loss_is_mean:  # every step visits all entries
+    if not problem.noise.zero_loss_is_mean:  # every step evaluates all entries
         return update_effects(problem, *at, dispersed=engine.dispersed_sums, n_steps=1)[0].effects
     means = engine.batch_sums(*at) if sums is None else sums
     near = engine.next_effects(means)
@@ -214,7 +214,7 @@ def problem_at(problem: Problem, last: Iteration) -> Problem:
 
 
 def with_exposure(problem: Problem, **changed: Any) -> Problem:
-    """Return the problem with other size factors or batches; the zeros that are visited stay the same."""
+    """Return the problem with other size factors or batches; the zeros to evaluate stay the same."""
     problem = replace(problem, **changed)
     zeros, batches = problem.zeros, problem.batches
     if not isinstance(zeros, AdaptiveZeros) or not problem.counts.in_memory:
@@ -273,7 +273,7 @@ precision, where losses are known to about 1e-7. Where steps fail for another re
 
 
 def largest_residual(tol: float) -> float:
-    """KKT residual up to which a small gain says that an optimum is near, not that the fit is on a plateau.
+    """KKT residual up to which a small gain means that an optimum is near, not that the fit is on a plateau.
 
     The possible gain goes with the square of the residual, so a looser tolerance allows a larger one. Where
     the default rule ends, the residual is between 2e-9 and 5e-5 on all data sets of `studies.convergence`;
@@ -302,7 +302,7 @@ class Stopping:
     met: bool = False  # whether the last iteration seen was one to stop at
 
     def __call__(self, iteration: Iteration) -> bool:
-        """Look at an iteration; True says stop."""
+        """Take note of an iteration; return whether to stop."""
         counts = not iteration.restarted or self.restarted
         self.restarted = iteration.restarted
         small = iteration.relative_change <= self.tol  # False for NaN, at the start

@@ -418,16 +418,18 @@ def _balanced(loadings: Array, factors: Array) -> tuple[Array, Array]:
 
 SMALLEST_RACED = 1.0
 """The smallest c at which starts are raced."""
-PER_FACTOR, MOST_RACED = 300, 5000
-"""Samples on which starts are raced, for each factor and in all; others get loadings afterwards."""
+PER_FACTOR, MOST_RACED = (300, 450), 6000
+"""Samples on which starts are raced, for each factor and in all; others get loadings afterwards. The second
+is for c = inf, where an iteration costs a third: an optimum of too few samples may not be one of all."""
 FEWEST = 1e-3
 """Share of these samples in which a feature has counts at least, if it is to take part."""
 SMALL, FEW = 1_000_000, 5
 """Non-zeros up to which iterations are cheap; fewer factors have few optima, whatever iterations cost."""
 N_RANDOM, ALONE = (1, 3), (20, 30)
 """Random starts beside the SVD, and iterations from each start; more where iterations are cheap."""
-MOST_REGROUPED, MOST_VAIN, REGROUPED = (6, 8), 3, 12
-"""Moves that merge and split factors, moves in a row without a gain that end them, and iterations of each."""
+MOST_REGROUPED, MOST_VAIN, REGROUPED = (6, 8), 4, 12
+"""Moves that merge and split factors, moves in a row without a gain that end them, and iterations of each. At
+c = inf there is a move for each factor, at least."""
 MOST_EXCHANGED, MOST_FAILED, AGAIN = 24, 8, 25
 """Moves that exchange factors where iterations are cheap, likewise."""
 EXCHANGED = (2, 4)
@@ -459,7 +461,9 @@ def race(
         name = "rank1" if K == 1 else first
         return Point(*initialize(engine, K, name, rng)), name
     exact = replace(problem, zeros=None, noise=POISSON, size_prior=None)
-    part, rows = problem.counts.part_in_memory(min(MOST_RACED, max(1000, PER_FACTOR * K)))
+    identity = problem.link.is_identity
+    n_raced = min(MOST_RACED, max(1000, PER_FACTOR[identity] * K))
+    part, rows = problem.counts.part_in_memory(n_raced)
     whole = len(rows) == problem.counts.n_samples
     raced, features = exact, np.arange(problem.counts.n_features)
     if not whole:
@@ -490,7 +494,8 @@ def race(
         if not agree and (small or K == 2):  # two factors cannot be regrouped
             pair, least = racer.moved(pair, least, rng)
         if small or not agree:
-            pair = racer.regrouped(pair, least, rng, MOST_REGROUPED[small])
+            most = max(MOST_REGROUPED[small], K if identity and not small else 0)
+            pair = racer.regrouped(pair, least, rng, most)
     if not whole:
         everyone = make(replace(exact, zeros=quadratic(problem.link)))
         factors = np.zeros((problem.counts.n_features, K))

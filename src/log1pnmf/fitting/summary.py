@@ -95,7 +95,7 @@ def note_on_sizes(fit: Fit, counts: Counts) -> str | None:
 # ---------- a fit in words
 
 NOISES = {"poisson": "Poisson", "nb": "negative binomial"}  # values of `noise` in words
-# largest c at which parts are described as multiplying: most rates that tell features apart are larger
+# largest c at which factors are described as multiplying: most rates that differ between features are larger
 MULTIPLY_UP_TO = 10.0
 ROUNDING = 1e-12  # differences of objectives that are smaller than this part of them are none
 
@@ -186,20 +186,21 @@ def link_in_words(c: float) -> str:
     """Describe what the link means for how factors combine.
 
     >>> link_in_words(float("inf")), link_in_words(1.0), link_in_words(1000.0)
-    ('parts add up', 'parts multiply', 'parts add up below a rate of 1,000 and multiply above')
+    ('factors add up', 'factors multiply', 'factors add up below a rate of 1,000 and multiply above')
     """
     if np.isinf(c):
-        return "parts add up"
+        return "factors add up"
     if c <= MULTIPLY_UP_TO:
-        return "parts multiply"
-    return f"parts add up below a rate of {c:,g} and multiply above"
+        return "factors multiply"
+    return f"factors add up below a rate of {c:,g} and multiply above"
 
 
 def model_facts(fit: Fit) -> Iterator[tuple[str, str]]:
     """Name and describe what was fitted, for the summary and the report."""
     settings = fit.settings
     formula = "rate" if fit.link.is_identity else f"{fit.link.alpha:g} * log(1 + rate / {c_name(fit.c)})"
-    yield "link", f"{link_in_words(fit.c)}: {formula.removeprefix('1 * ')} = sum of the factors"
+    formula = formula.removeprefix("1 * ").replace(" / 1)", ")")
+    yield "link", f"{link_in_words(fit.c)}: {formula} = sum of the factors"
     yield "noise", _noise(fit)
     about = f" (zeros_tol {settings.zeros_tol:g})" if settings.likelihood == "adaptive" else ""
     yield "likelihood", settings.likelihood + about
@@ -236,7 +237,7 @@ def _known(fit: Fit) -> str:
         if names:
             parts.append(f"{text} {shown}")
     if "mask" in fit.kinds and np.isfinite(fit.settings.mask_penalty):
-        parts[-1] += f" (others pay {fit.settings.mask_penalty:g})"
+        parts[-1] += f" (penalty on others {fit.settings.mask_penalty:g})"
     return "; ".join(parts)
 
 

@@ -3,7 +3,7 @@
 Logarithms of effects sum to 0 over the batches, for every feature: the factors have the level of the feature.
 Their weighed sum over the features is 0, for every batch: size factors and loadings have the level of the
 batch. Where size factors are totals, features weigh by their counts, because a total has the effects of all
-counts in it. Otherwise features with enough counts weigh the same: a size says how deep a sample is, and a
+counts in it. Otherwise features with enough counts weigh the same: size factors are depths, and a
 typical feature is captured as well in one batch as in another. Within that the objective is convex in the
 logarithms.
 """

@@ -1,6 +1,6 @@
 """Dispersions of negative binomial counts: the most likely ones given the means, pulled towards their trend.
 
-A feature says little about its own dispersion when its counts are few. So ``theta = log(phi)`` has a prior, a
+A feature with few counts has little information on its own dispersion. So ``theta = log(phi)`` has a prior, a
 normal law around a smooth function of the feature's mean count (`log1pnmf.model.noise`). With the prior held
 fixed, `update_dispersions` never raises
 
@@ -302,7 +302,7 @@ def _gammas(y: Array, phi: Array, feature: Which) -> tuple[Array, Array, Array]:
 
 POWERS, N_BINS = 8, 22
 # The last bin ends so far above the logarithm of the largest count: means are hardly ever larger. Those
-# that are less than the largest count by more than ``exp(17)`` are too small to say anything about a
+# that are less than the largest count by more than ``exp(17)`` are too small to matter for a
 # dispersion.
 ABOVE = 5.0
 FEWEST_SAMPLES = 1000  # with fewer, evaluating all means costs no more
@@ -352,12 +352,19 @@ class MeanSpectrum:
         Over all: ``log(1 + x)``, ``part`` and its square. Weighed by the counts: ``log(1 + x)``, ``part`` and
         ``part (1 - part)``.
         """
-        nodes = self._nodes.of(which)
-        x = nodes.spread(phi) * nodes.means
+        first, *every = self._nodes
+        lengths = np.diff(first)[which]
+        own = np.concatenate(([0], np.cumsum(lengths)))
+        at = np.repeat(first[which] - own[:-1], lengths) + np.arange(own[-1])
+        means, entries, counted = (one[at] for one in every)
+        x = np.repeat(phi, lengths)[:, None] * means
         log, part = np.log1p(x), x / (1.0 + x)
-        entries = (nodes.sums(one, nodes.entries) for one in (log, part, part**2))
-        counted = (nodes.sums(one, nodes.counted) for one in (log, part, part * (1.0 - part)))
-        return cast(Triple, tuple(entries)), cast(Triple, tuple(counted))
+
+        def summed(weights: Array, *terms: Array) -> Triple:
+            products = (np.einsum("ij,ij->i", one, weights) for one in terms)
+            return cast(Triple, tuple(np.add.reduceat(one, own[:-1]) for one in products))
+
+        return summed(entries, log, part, part**2), summed(counted, log, part, part * (1.0 - part))
 
     @staticmethod
     def quadrature() -> tuple[Array, Array]:
@@ -366,37 +373,11 @@ class MeanSpectrum:
         return 0.5 * (1.0 + x), np.linalg.inv(np.vander(x, POWERS, increasing=True)).astype(np.float64)
 
     @cached_property
-    def _nodes(self) -> Nodes:
-        """The nodes of the bins that are not empty."""
+    def _nodes(self) -> tuple[NDArray[np.int64], Array, Array, Array]:
+        """Where the nodes of every feature begin, in bins that are not empty; means there, and weights."""
         x, weights = self.quadrature()
         feature, number = np.nonzero(self.entries[:, :, 0])
         means = np.exp((self.low[feature] + number)[:, None] + x)
-        sides = (one[feature, number] @ weights for one in (self.entries, self.counted))
+        entries, counted = (one[feature, number] @ weights for one in (self.entries, self.counted))
         lengths = np.bincount(feature, minlength=len(self.low))
-        return Nodes(np.concatenate(([0], np.cumsum(lengths))), means, *sides)
-
-
-@dataclass(frozen=True, eq=False)
-class Nodes:
-    """Means that stand for all, with weights."""
-
-    # (m + 1,): feature j has the bins ``indptr[j]`` to ``indptr[j + 1]``, at least one
-    indptr: NDArray[np.int64]
-    means: Array
-    entries: Array
-    counted: Array
-
-    def of(self, which: NDArray[np.intp]) -> Nodes:
-        """Return those of some features, in that order."""
-        lengths = np.diff(self.indptr)[which]
-        indptr = np.concatenate(([0], np.cumsum(lengths)))
-        at = np.repeat(self.indptr[which] - indptr[:-1], lengths) + np.arange(indptr[-1])
-        return Nodes(indptr, self.means[at], self.entries[at], self.counted[at])
-
-    def spread(self, numbers: Array) -> Array:
-        """Repeat a number of every feature for its nodes."""
-        return np.repeat(numbers, np.diff(self.indptr))[:, None]
-
-    def sums(self, terms: Array, weights: Array) -> Array:
-        """Sum over the nodes of every feature."""
-        return np.add.reduceat(np.einsum("ij,ij->i", terms, weights), self.indptr[:-1])
+        return np.concatenate(([0], np.cumsum(lengths))), means, entries, counted

@@ -59,23 +59,18 @@ class ShiftedLog:
     Parameters
     ----------
     c : float
-        Positive, or inf. Small values make parts multiply, large values make them add up.
+        Positive, or inf. Small values make factors multiply, large values make them add up.
 
     Attributes
     ----------
     is_identity : bool
         Whether the link is the identity.
     alpha : float
-        The factor between the link scale and the eta scale: ``max(1, c)``, 1 for the identity.
+        The link scale over the eta scale, on which fits are computed: ``max(1, c)``, 1 for the identity.
     exposure_scale : float
         What multiplies the size factors in the exposure ``t``: ``c``, 1 for the identity.
     name : str
         What engines call it: "identity" or "shifted_log".
-
-    Notes
-    -----
-    Three scales are in use: the rate ``lam``, the link scale ``b = link(lam)`` that users see, and
-    ``eta = b / alpha`` on which everything is computed.
     """
 
     c: float
@@ -158,7 +153,7 @@ class Expansion:
 class Prior:
     """Normal law of ``theta``, and what makes up for the freedom of the fitted means.
 
-    The counts have drawn the means towards themselves, and so look less dispersed than they are. In return
+    The counts have pulled the means towards themselves, and so seem less dispersed than they are. In return
     every feature is given ``freedom / 2 * log(1 + phi * level)`` of log-likelihood, as Cox and Reid do.
     """
 
@@ -203,7 +198,7 @@ def prior_of(
     """Find trend and spread under which the features' likelihoods are largest, by expectation-maximisation.
 
     Every likelihood is taken as a quadratic around `theta`. A flat one leaves its feature at the trend, with
-    the whole spread as uncertainty, and so says nothing about either.
+    the whole spread as uncertainty, and so has no information on either.
 
     `theta`, `likelihood`: of the features that have enough counts: where they are, and the negative log-
     likelihood there, the correction for fitted means included. `adopt`: brings arrays to where rounds are

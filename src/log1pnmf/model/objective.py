@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf.counts.compress import dense_blocks
-from log1pnmf.counts.counts import Counts
 
 from .noise import POISSON, Noise, ShiftedLog
 from .problem import FREE, Constraint, Problem
@@ -55,7 +54,7 @@ def entry_curvature(
     """Curvature of `entry_loss` for steps, see `Noise.curvature`; parameters as there. Always finite."""
     y, eta, t, own = _entries(y, eta, t, zeros)
     curvature = noise.curvature(y, t, link.derivatives(eta))
-    return curvature if own is None else np.where(own.in_place(y), own.curvature(t), curvature)
+    return curvature if own is None else np.where(own.in_place(y), own.curvature(eta, t), curvature)
 
 
 def _entries(y: Array, eta: Array, t: Array, zeros: Form) -> tuple[Array, Array, Array, EntryZeros | None]:
@@ -66,20 +65,6 @@ def _entries(y: Array, eta: Array, t: Array, zeros: Form) -> tuple[Array, Array,
 
 
 # ---------------------------------------------------------------- the whole matrix
-
-
-def log_likelihood(
-    counts: Counts,
-    loadings: Array,
-    factors: Array,
-    link: ShiftedLog,
-    size_factors: Array,
-    *,
-    zeros: Quadratic | None = None,
-) -> float:
-    """Full Poisson log-likelihood; exact, or with `zeros` in place of ``expm1(eta)`` at zero counts."""
-    problem = Problem(counts, size_factors, link, zeros)
-    return -negative_log_likelihood(problem, loadings, factors / link.alpha)
 
 
 def negative_log_likelihood(problem: Problem, loadings: Array, factors: Array) -> float:

@@ -31,12 +31,14 @@ class SideZeros:
     The quadratics of all entries of a row sum up to ``linear_i'b + b'G_i b``, where ``linear_i`` is
     ``row_linear[i] * sum_j column_linear[j] x_j``, and ``G_i`` the sum over p of
     ``row_square[i, p] * sum_j column_square[p, j] x_j x_j'``: a form of rank P. P is 1. With dispersions
-    it is 2, and the second term is the concave part.
+    it is 2, and the second term is the concave part. Of quartics it is 2 as well, and in the second term
+    ``(x_j'b + SHIFT)**4`` replaces ``(x_j'b)**2``.
     """
 
     stored: Pattern | None  # zeros that are computed exactly
     # (rows, 2): linear and quadratic coefficient in place of ``expm1(eta)``; one of the two. With dispersions
-    # there is a third: what is multiplied by the exposure and added to the quadratic one
+    # there is a third: what is multiplied by the exposure and added to the quadratic one. Quartics have a
+    # third as well
     row_quadratic: Array | None
     column_quadratic: Array | None
     row_linear: Array
@@ -179,10 +181,12 @@ class Problem:
         else:
             own, stored = np.tile([float(zeros.a1), float(zeros.a2)], (m, 1)), None
         linear, square = np.ascontiguousarray(own.T[:1]), np.ascontiguousarray(own.T[1:2])
-        if isinstance(zeros, AdaptiveZeros) and not self.noise.zero_loss_is_mean:
-            by_exposure = zeros.by_exposure[:, 1]
-            own, square = np.column_stack([own, by_exposure]), np.vstack([square, by_exposure])
-        t, powers = self.exposure[None], np.arange(1, 1 + len(square))[:, None]
+        third, dispersed = None, not self.noise.zero_loss_is_mean
+        if isinstance(zeros, AdaptiveZeros):
+            third = zeros.by_exposure[:, 1] if dispersed else zeros.a4
+        if third is not None:
+            own, square = np.column_stack([own, third]), np.vstack([square, third])
+        t, powers = self.exposure[None], np.array([[1], [2 if dispersed else 1]])[: len(square)]
         exposures, squares = np.ascontiguousarray(t), t**powers
         if features:
             of_features = np.ascontiguousarray(linear.T), np.ascontiguousarray(square.T)

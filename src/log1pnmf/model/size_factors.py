@@ -1,13 +1,13 @@
 """Size factors that are fitted with the model: the most likely ones, with a weak prior around their mean.
 
-A total is a poor size where a programme raises it: the sample then looks deeper than it is. With a finite c
-samples that mix programmes say how deep they are. Samples of one programme alone do not: their sizes may all
-be twice as large if the programme's rates are half as large. What decides there is the prior, a gamma law
-around the same mean for all samples: **depth does not depend on the programme**. Totals would decide that all
-programmes have the same total, which is what is wrong with them.
+A total is a poor size factor where a factor raises it: the sample then seems deeper than it is. With a finite
+c samples that mix factors determine their depth. Samples of one factor alone do not: their size factors may
+all be twice as large if the factor's rates are half as large. There the prior decides, a gamma distribution
+around the same mean for all samples: **depth does not depend on the factor**. Totals as size factors assume
+that all factors have the same total, which is why they can be wrong.
 
 Loadings move along with the sizes: in turns with them sizes would hardly move. For the same reason the sizes
-of all samples of a programme move along with its rates, see `levelled`.
+of all samples of a factor move along with its rates, see `levelled`.
 
 Sizes scaled by a number are a c divided by it. So their sum stays what it was.
 """
@@ -30,7 +30,7 @@ from .zeros import AdaptiveZeros, Zeros
 Array = NDArray[np.float64]
 
 WEIGHT = 4.0
-"""Of the prior: sizes within a factor of about 1.6 of each other, unless the counts say otherwise."""
+"""Of the prior: sizes within about 1.6 times each other, unless the counts disagree."""
 LONGEST = 0.5  # how far the logarithm of a size may go in one step
 LEAST_KEPT = 0.1  # part of a loading that a step leaves of it at least: exact zeros come from the half-steps
 NEARLY = 0.02
@@ -39,7 +39,7 @@ would end a step after a fraction of it, and the others would move as if it had 
 LEAST_BEND = 0.01  # part of the curvature in a size that is believed to remain when loadings make up for it
 SHORTER, WHOLE = (1.0, 0.3, 0.05), (1.0, 0.3, 0.1, 0.03, 0.01)
 """Parts of a step that are tried for each sample, and then for all of them together."""
-LEVELS = (0.5, 0.1)  # parts of the way on which programmes are levelled
+LEVELS = (0.5, 0.1)  # parts of the way on which totals of factors are made alike
 LEVEL, FARTHEST = 0.01, 5.0  # logarithms of levels that are as good as 0, and how far they are believed
 LARGE = 30.0  # from here on ``expm1(x)`` is ``exp(x)``
 LEVEL_STEPS = 30
@@ -109,10 +109,10 @@ def resized(
 def update_size_factors(
     problem: Problem, loadings: Array, factors: Array, constraint: Constraint = FREE
 ) -> SizeUpdate:
-    """Move the sizes of all samples of a programme along with its rates, and then as `resized` does.
+    """Move the sizes of all samples of a factor along with its rates, and then as `resized` does.
 
-    Samples that have one programme alone fit as well with half the sizes and twice the rates. So the prior
-    alone says how far to go. Mixed samples do not fit as well, so the step is a part of that.
+    Samples that have one factor alone fit as well with half the sizes and twice the rates. So the prior
+    alone decides how far to go. Mixed samples do not fit as well, so the step is a part of that.
     """
     bounds, before = constraint.loadings, problem.size_factors
     found = resized(problem, loadings, factors, bounds=bounds)

@@ -1,7 +1,7 @@
 """Quadratics that replace ``expm1`` at zero counts, so that a fit costs only its non-zeros.
 
-`Quadratic` is the paper's: one for all zeros. `AdaptiveZeros` has one for every feature, and computes
-those zeros exactly for which it is not good enough.
+`Quadratic` is the paper's: one for all zeros. `AdaptiveZeros` has one for every feature, or below c = 1 a
+quartic, and computes those zeros exactly for which it is not good enough.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ Array = NDArray[np.float64]
 
 QuadraticKind: TypeAlias = Literal["chebyshev", "taylor"]
 QUADRATICS: tuple[str, ...] = get_args(QuadraticKind)
+
+SHIFT = 0.25
+"""A quartic has the term ``(eta + SHIFT)**4``. Its second derivative grows at most by the factor 4 where eta
+rises by SHIFT, which keeps Newton's steps safe; 0 would approximate better."""
 
 MOST_BEND = 0.7  # part of the slope of means that the concave part may take from the zeros of a row
 
@@ -48,32 +52,33 @@ class Quadratic:
 
 
 class EntryZeros(NamedTuple):
-    """What replaces the zero loss of some entries: ``t (a1 eta + (a2 + t b2) eta**2)``.
+    """What replaces the zero loss: ``t (a1 eta + (a2 + t b2) eta**2 + a4 (eta + SHIFT)**4)``.
 
-    `stored` says which zeros are computed exactly instead. `a2` is not negative. `b2` is not positive: its
-    term is the concave part.
+    `stored` marks the zeros that are computed exactly. `a2` and `a4` are not negative. `b2` is not positive:
+    its term is the concave part.
     """
 
     a1: Any
     a2: Any
     stored: Any = False
     b2: Any = 0.0
+    a4: Any = 0.0
 
     def in_place(self, y: Array) -> NDArray[np.bool_]:
         """Whether the quadratic replaces an entry."""
         return np.logical_not((y > 0) | self.stored)
 
     def loss(self, eta: Array, t: Array) -> Array:
-        """Evaluate the quadratic."""
-        return t * eta * (self.a1 + (self.a2 + t * self.b2) * eta)
+        """Evaluate the polynomial."""
+        return t * (eta * (self.a1 + (self.a2 + t * self.b2) * eta) + self.a4 * (eta + SHIFT) ** 4)
 
     def gradient(self, eta: Array, t: Array) -> Array:
         """Differentiate it in eta."""
-        return t * (self.a1 + 2.0 * (self.a2 + t * self.b2) * eta)
+        return t * (self.a1 + 2.0 * (self.a2 + t * self.b2) * eta + 4.0 * self.a4 * (eta + SHIFT) ** 3)
 
-    def curvature(self, t: Array) -> Array:
+    def curvature(self, eta: Array, t: Array) -> Array:
         """Differentiate its convex part twice; the other lies below its tangents."""
-        return 2.0 * t * self.a2
+        return t * (2.0 * self.a2 + 12.0 * self.a4 * (eta + SHIFT) ** 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +87,9 @@ class AdaptiveZeros:
 
     # (m, 3): constant, linear and quadratic coefficient of every feature: the loss over t (``expm1(eta)``
     # with Poisson noise) is about their polynomial in eta. The quadratic one is not negative, and zero with
-    # the identity link and dispersions. With dispersions the last two are a constant and a quadratic one that
-    # are multiplied by t; the quadratic one is not positive (`EntryZeros`)
+    # the identity link and dispersions. A quartic has a fourth, of ``(eta + SHIFT)**4``, not negative. With
+    # dispersions the last two of five are a constant and a quadratic one that are multiplied by t; the
+    # quadratic one is not positive (`EntryZeros`)
     quadratics: Array
     stored: Pattern  # zeros that are computed exactly, features x samples
     exposure: Array  # (m, 2): sums of t and t^2 over the other zeros
@@ -95,7 +101,7 @@ class AdaptiveZeros:
     def __post_init__(self) -> None:
         # numbers of single precision, two of which have room in one double of an engine; not the constants
         own, largest = self.quadratics.copy(), np.finfo(np.float32).max
-        of_eta = [1, 2, 4][: (own.shape[1] + 1) // 2]
+        of_eta = {3: [1, 2], 4: [1, 2, 3], 5: [1, 2, 4]}[own.shape[1]]
         own[:, of_eta] = own[:, of_eta].clip(-largest, largest).astype(np.float32)
         object.__setattr__(self, "quadratics", own)
         constants = own[:, 0] * self.exposure[:, 0]
@@ -119,6 +125,11 @@ class AdaptiveZeros:
         return self.quadratics[:, 2]
 
     @property
+    def a4(self) -> Array | None:
+        """Coefficient of ``(eta + SHIFT)**4`` of every feature; None unless they have quartics."""
+        return self.quadratics[:, 3] if self.quadratics.shape[1] == 4 else None
+
+    @property
     def is_bent(self) -> bool:
         """Whether there is a concave part."""
         return bool(np.any(self.by_exposure[:, 1]))
@@ -131,7 +142,8 @@ class AdaptiveZeros:
 
     def of_samples(self, block: slice) -> EntryZeros:
         """Return what replaces the zeros of some samples."""
-        return EntryZeros(self.a1, self.a2, self.stored.transposed.to_dense(block), self.by_exposure[:, 1])
+        stored, a4 = self.stored.transposed.to_dense(block), 0.0 if self.a4 is None else self.a4
+        return EntryZeros(self.a1, self.a2, stored, self.by_exposure[:, 1], a4)
 
 
 Zeros = Quadratic | AdaptiveZeros
@@ -183,7 +195,7 @@ def _divided_difference_of_exp(*nodes: float) -> float:
 
 # ---------- which zeros to compute exactly
 
-LARGEST_CAP = 1.5  # beyond that no quadratic comes near an exponential
+LARGEST_CAP, LARGEST_OF_QUARTICS = 1.5, 5.0  # beyond that none comes near an exponential
 N_CAPS, N_SMALLER_CAPS = 10, 4
 LOWEST_PRICE, HIGHEST_PRICE = 1e-12, 1e2
 """Of a zero that is computed exactly, in units of the errors that are allowed in all."""
@@ -198,7 +210,7 @@ SURVEYED = 1024  # samples that are enough to choose which zeros to compute exac
 
 
 def surveyed_every(n_samples: int) -> int:
-    """Describe which samples a survey looks at: 1 is every one, 2 every second."""
+    """Describe which samples a survey evaluates: 1 is every one, 2 every second."""
     return max(1, n_samples // SURVEYED)
 
 
@@ -208,7 +220,7 @@ class ZeroSurvey(NamedTuple):
     caps: Array  # (G,): ascending
     error: Array  # (m, G): sum of ``t * |loss / t - quadratic|`` over the zeros below the cap
     n_above: Array  # (m, G): zeros above it
-    # (m, G, 3): fitted by least squares, weighed by exposure; see `log1pnmf.model.zeros.AdaptiveZeros`
+    # (m, G, 3 to 5): fitted by least squares, weighed by exposure; see `log1pnmf.model.zeros.AdaptiveZeros`
     quadratics: Array
 
 
@@ -221,8 +233,8 @@ class Chosen(NamedTuple):
     error: float
 
 
-def caps_for(tolerance: float, *, dispersed: bool = False) -> Array:
-    """Caps to try; a tighter tolerance and dispersions need smaller ones.
+def caps_for(tolerance: float, *, dispersed: bool = False, quartic: bool = False) -> Array:
+    """Caps to try; a tighter tolerance and dispersions need smaller ones, quartics larger ones.
 
     >>> [round(float(cap), 3) for cap in caps_for(1e-4)[[0, -1]]]
     [0.05, 1.5]
@@ -230,6 +242,8 @@ def caps_for(tolerance: float, *, dispersed: bool = False) -> Array:
     smallest = min(0.05, 2.0 * np.cbrt(max(tolerance, 1e-15)))
     if dispersed:
         return np.geomspace(0.2 * smallest, LARGEST_CAP, N_CAPS + N_SMALLER_CAPS)
+    if quartic:
+        return np.geomspace(4.0 * smallest, LARGEST_OF_QUARTICS, N_CAPS)
     return np.geomspace(smallest, LARGEST_CAP, N_CAPS)
 
 

@@ -1,4 +1,4 @@
-"""What all plots share: where they draw, and how axes look."""
+"""What all plots share: where they draw, and the style of axes."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def colors_in(adata: Any, column: str) -> dict[str, str] | None:
     return dict(zip(map(str, categories), colors, strict=True)) if len(colors) == len(categories) else None
 
 
-# ---------- what all plots share: where they draw, and how axes look
+# ---------- what all plots share: where they draw, and the style of axes
 
 INK = "#333333"  # lines and text that belong to no factor
 MOST_NUMBERS = 240  # a heat map with more cells does not show their values as text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -81,13 +82,13 @@ def embedding(
     if found in ("spatial", "X_spatial") and len(sections_of(adata)) > 1:
         raise ValueError("the samples are of several sections, whose positions overlap; use pl.spatial")
     chosen = chosen_factors(fit, factors)
-    figure, panels = canvas.panels_in(figure, len(chosen), n_columns, (2.1, 2.15))
+    figure, panels = canvas.panels_in(figure, len(chosen), n_columns, (1.6, 1.75))
     size = float(np.clip(12_000.0 / len(places), 0.4, 14.0)) if size is None else size
     for ax, k in zip(panels, chosen, strict=True):
         order = np.argsort(fit.loadings[:, k], kind="stable")
         values, shades = _shades(fit, k)
         ax.scatter(*places[order].T, size, values[order], linewidths=0, rasterized=True, **shades)
-        caption(ax, title=fit.factor_labels[k], size="small")
+        caption(ax, title=fit.factor_labels[k])
         ax.set_aspect("equal", adjustable="datalim")
         ax.axis("off")
     return figure
@@ -107,7 +108,7 @@ def spatial(
     factors: Sequence[int | str] | None = None,
     key: str | None = None,
     library_key: str | None = None,
-    image: str = "hires",
+    image: Literal["hires", "lowres", "none"] = "hires",
     size: float = 1.0,
     n_columns: int = 4,
     figure: canvas.OnFigure = None,
@@ -115,7 +116,7 @@ def spatial(
 ) -> Any:
     """Draw the dominant factor and the loadings of each factor in a tissue, over the image of each section.
 
-    `log1pnmf.dominant_factor` tells which factor dominates a sample.
+    The dominant factor is that of `log1pnmf.dominant_factor`.
 
     Parameters
     ----------
@@ -139,14 +140,19 @@ def spatial(
         The y axis points downwards, as in images. Shades of a factor are the same in all sections.
     """
     fit, sections = fit_to_draw(adata, key=key), sections_of(adata, library_key, image)
-    drawn = [(section, k) for section in sections for k in (None, *chosen_factors(fit, factors))]
-    figure, panels = canvas.panels_in(figure, len(drawn), n_columns, (2.3, 2.4))
+    each = (None, *chosen_factors(fit, factors))
+    n_columns = min(n_columns, len(each))
+    n_each = -(-len(each) // n_columns) * n_columns  # every section begins a row
+    tallest = max(np.ptp(y) / max(np.ptp(x), 1e-300) for x, y in (one.places.T for one in sections))
+    size_of_panel = (2.3, 0.3 + 2.1 * min(max(tallest, 0.2), 2.0))
+    figure, panels = canvas.panels_in(figure, n_each * len(sections), n_columns, size_of_panel)
+    drawn = [(section, k) for section in sections for k in each]
+    shown_panels = [ax for i, ax in enumerate(panels) if i % n_each < len(each) or ax.remove()]
     colors = point_colors(fit.n_components)
     palette = dict(zip(fit.factor_names, colors, strict=True))
     largest = np.array([to_rgba(palette.get(name, ABSENT)) for name in dominant_factor(fit)])
-    last = panels[min(n_columns, len(panels)) - 1]  # of the first row
-    factor_legend(last, fit.factor_labels[::-1], colors[::-1])
-    for ax, (section, k) in zip(panels, drawn, strict=True):
+    factor_legend(panels[n_columns - 1], fit.factor_labels[::-1], colors[::-1])
+    for ax, (section, k) in zip(shown_panels, drawn, strict=True):
         spots = _spots(ax, section, size)
         if k is None:
             spots.set_facecolor(largest[section.samples])
@@ -324,7 +330,7 @@ def _differences(
     what = f"slope on {groups[0]}" if is_slope else f"difference to {table['reference'][0]}"
     stable = dict.fromkeys(filter(None, table["relative_to"]))
     against = f" relative to {next(iter(stable))}" if len(stable) == 1 else ""
-    label = f"{what}{against}\n95% interval (filled: adjusted p at most {level:g})"
+    label = f"{fill(what + against, 50)}\n95% interval (filled: adjusted p at most {level:g})"
     caption(ax, label, size="small")
 
 

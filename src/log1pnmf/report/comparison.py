@@ -56,7 +56,7 @@ def same_factors(fits: Sequence[Fit], labels: Sequence[str]) -> str:
     return f"Nearly the same factors: {'; '.join([*pairs, *more])}." if pairs else ""
 
 
-# ---------- two links side by side: parts that multiply against parts that add up, in numbers
+# ---------- two links side by side: factors that multiply against factors that add up, in numbers
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class Comparison:
     additive: int
     measures: list[Measure]
     headline: str  # what differs clearly, in words that follow from the measures
-    advice: str  # what to look at
-    starts: str  # how many starts the differences were compared with
+    advice: str  # what to inspect
+    n_starts: tuple[int, int]  # that the differences were compared with
     pairs: list[tuple[int, int, float]]  # factors that correspond, and the correlation of their loadings
 
 
@@ -102,18 +102,9 @@ def compare(
     match = metrics.match_factors(first.loadings, second.loadings)
     finite, additive = ([one, *_other_starts(one, fits)] for one in (first, second))
     measures = _measure_both(finite, additive, groups)
-    if len(finite) == len(additive) == 1:
-        starts = (
-            "Each c has one start. To see which differences come from the start, add fits with other values "
-            "of random_state to the report."
-        )
-    else:
-        starts = (
-            f"Only differences larger than those between starts are mentioned ({len(finite)} at finite c, "
-            f"{len(additive)} at c = ∞)."
-        )
     pairs = [(a, b, r) for (a, b), r in zip(match.pairs.tolist(), match.similarity.tolist(), strict=True)]
-    return Comparison(*which, measures, *verdict(measures, first.name), starts, pairs)
+    n_starts = len(finite), len(additive)
+    return Comparison(*which, measures, *verdict(measures, first.name), n_starts, pairs)
 
 
 def _other_starts(one: Fit, fits: Sequence[Fit]) -> list[Fit]:
@@ -190,7 +181,7 @@ def _mean_positive(values: NDArray[np.float64]) -> float:
 
 
 def verdict(measures: list[Measure], name: str) -> tuple[str, str]:
-    """Return a headline that follows from the measures, and what to look at."""
+    """Return a headline that follows from the measures, and what to inspect."""
     by_name = {measure.name: measure for measure in measures}
     per_sample, strongest = by_name["Factors per sample"], by_name["Share of the strongest factor"]
     # 1 where samples clearly mix more factors at finite c, -1 at c = inf; 0 where the two measures disagree

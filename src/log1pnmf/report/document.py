@@ -21,7 +21,6 @@ from log1pnmf.analysis.evidence import Evidence, evidence_in
 from log1pnmf.analysis.groups import ALIKE, colors_of_fits, fold_groups, groups_of
 from log1pnmf.analysis.markers import Markers, markers_in
 from log1pnmf.analysis.stability import Sweep
-from log1pnmf.counts.features import find_features
 from log1pnmf.fitting.anndata import as_fit, symbols_of
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import default_of
@@ -34,10 +33,6 @@ from .comparison import Comparison, compare, same_factors
 from .figures import MOST_SAMPLES, arrange_samples, histogram, map_data, maps_of, structure_data
 from .inputs import N_TABLE, ReportInput, decimal, keep_together, percent, significant
 
-NOT_THE_ONLY_ONE = (
-    "Factors are one good explanation of the counts, not the only one: another start (random_state, init) "
-    "can lead to other factors of almost the same likelihood. Trust what comes back from several starts."
-)
 WORDS = {"python": "Python", "numpy": "NumPy", "scipy": "SciPy"}  # packages as the page names them
 MOST_LISTED = 3  # fits that the head names one by one
 GIVEN_HERE = "..."  # in place of arrays and labels, in the call that repeats a fit
@@ -141,9 +136,8 @@ def write_report(
         raise ValueError(f"fits must be of the same data, got shapes {sorted(shapes)}")
     n = len(found[0].loadings)
     if gene_symbols is not None:
-        symbols = symbols_of(sources[0], gene_symbols, feature_names)
-        at = find_features(sources[0].var_names, found[0].feature_labels.tolist())
-        feature_names = [symbols[j] for j in at]
+        symbols_of(sources[0], gene_symbols, feature_names)  # refuses both
+        feature_names = as_fit(sources[0], gene_symbols=gene_symbols).feature_names
     checked = None if counts is None else counts_of(found[0], counts)
     if checked is not None:
         feature_names = checked.feature_names if feature_names is None else feature_names
@@ -196,17 +190,17 @@ def _render(inputs: ReportInput) -> str:
     comparison = None if pair is None else compare(inputs.fits, pair, groups=inputs.groups)
     script, fits = _text("report.js"), sections.describe_fits(inputs)
     label, x_title = "Histogram of the size factors of the samples", "size factor (log scale)"
-    sizes = histogram(inputs.fits[0].size_factors, label=label, x_title=x_title)
-    n, n_drawn = len(inputs.sample_names), len(arrangement.order)
-    which = "chosen at random" if inputs.groups is None else "a part of every group"
-    drawn = f"all {n:,} samples" if n_drawn == n else f"{n_drawn:,} of {n:,} samples, {which}"
+    sizes = inputs.fits[0].size_factors
+    positive, chart = sizes[sizes > 0.0], histogram(sizes, label=label, x_title=x_title)
+    spread = () if chart is None else (*np.quantile(positive, [0.05, 0.95]), positive.max() / positive.min())
     return _template().render(
         inputs=inputs,
         lead=_lead(inputs, factors[0], comparison),
         quality=_quality(inputs, fits["explained"]),
         data=inputs.fits[0].data,
-        sizes=sizes,
-        sizes_note=_sizes_note(inputs.fits[0], differ=sizes is not None),
+        sizes=chart,
+        spread=spread,
+        n_empty=len(sizes) - len(positive),
         fits=fits,
         misfit=sections.describe_misfit(inputs),
         batches=sections.describe_batches(inputs),
@@ -214,9 +208,11 @@ def _render(inputs: ReportInput) -> str:
         comparison=comparison,
         structure=structure_data(inputs, arrangement, colors),
         maps=map_data(inputs, colors[0]),
-        drawn=drawn,
         corresponding=ALIKE,
-        notes=_notes(inputs),
+        messages=_messages(inputs),
+        costly_fits=sections.costly_fits(inputs),
+        most_samples=MOST_SAMPLES,
+        most_groups=MOST_GROUPS,
         versions=joined([f"{WORDS.get(name, name)} {text}" for name, text in versions().items()]),
         parameters=[_call(fit) for fit in inputs.fits],
         style=_text("report.css"),
@@ -239,7 +235,7 @@ def _template() -> Any:
     for function in (decimal, percent, significant, keep_together):
         environment.filters[function.__name__] = function
     environment.filters["heat"] = _heat
-    environment.globals["link_in_words"] = link_in_words
+    environment.globals |= {"link_in_words": link_in_words, "plural": plural}
     return environment.get_template("report.html")
 
 
@@ -265,7 +261,7 @@ def _lead(inputs: ReportInput, first: dict[str, Any], comparison: Comparison | N
         return " ".join(filter(None, (f"{size}, {_several(inputs)}{noise}.", same, headline)))
     n = fit.n_components
     text = f"{size}, {plural(n, 'factor')} at {fit.name}{noise}: {link_in_words(fit.c)}."
-    if not first["groups"]:
+    if inputs.groups is None:
         return text
     alone = sum(len(factor["served"]) == 1 for factor in first["factors"])
     if not alone:
@@ -301,42 +297,14 @@ def _quality(inputs: ReportInput, explained: Sequence[float]) -> str:
     return f"{state} {who} {listed} of the deviance of the counts that were fitted."
 
 
-def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
-    """Return remarks that a reader should know before the pictures; True marks a warning."""
-    notes: list[tuple[str, bool]] = []
-    for label, fit in zip(inputs.labels, inputs.fits, strict=True):
-        shown = [text for text in fit.messages if not ABOUT_BATCHES.match(text)]
-        notes += [(f"{label}: {text}.", ENDED_EARLY.match(text) is not None) for text in shown]
-    if len(inputs.sample_names) > MOST_SAMPLES:
-        notes.append(
-            (f"Structure plots show at most {MOST_SAMPLES:,} samples; all figures are of all samples.", False)
-        )
-    if inputs.n_groups > MOST_GROUPS:
-        notes.append(
-            (f"The {MOST_GROUPS - 1} largest of {inputs.n_groups:,} groups are shown one by one.", False)
-        )
-    notes += [(text, False) for text in (sections.evidence_note(inputs), *inputs.notes) if text]
-    return notes if inputs.compared else [*notes, (NOT_THE_ONLY_ONE, False)]
-
-
-def _sizes_note(fit: Fit, *, differ: bool) -> str:
-    """Describe where size factors come from and, where they differ, how much."""
-    sizes = fit.size_factors
-    how = {
-        "total": "Size factors are the total count of a sample divided by the mean total",
-        "fit": "Size factors were estimated with the model, starting from the total counts",
-        "none": "No size factors: all samples have the same size",
-    }.get(str(fit.settings.size_factors), "Size factors were given")
-    if not differ:
-        return f"{how}."
-    positive = sizes[sizes > 0.0]
-    low, high = np.quantile(positive, [0.05, 0.95])
-    n_empty = len(sizes) - len(positive)
-    empty = f"; {plural(n_empty, 'sample')} of size 0" if n_empty else ""
-    return (
-        f"{how}. Nine in ten samples lie between {significant(low)} and {significant(high)}; the largest is "
-        f"{significant(positive.max() / positive.min())} times the smallest{empty}."
-    )
+def _messages(inputs: ReportInput) -> list[tuple[str, bool]]:
+    """Return the messages of the fits; True marks a warning."""
+    return [
+        (f"{label}: {text}.", ENDED_EARLY.match(text) is not None)
+        for label, fit in zip(inputs.labels, inputs.fits, strict=True)
+        for text in fit.messages
+        if not ABOUT_BATCHES.match(text)
+    ]
 
 
 def _call(fit: Fit) -> str:

@@ -5,8 +5,11 @@ The charts need no script, follow the page's colours and print sharply.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import math
+import struct
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +60,7 @@ def structure_data(inputs: ReportInput, arrangement: Arrangement, colors: list[l
 
 MOST_SECTIONS = 12
 MAP_WIDTH = 400.0  # and at most this height
+IMAGE_PIXELS = 300  # of an image under a map, along its longer side
 LEAST_DOT = 5.0
 SHADES = 4  # beside that of loadings near 0; the style sheet has a class for each
 
@@ -70,7 +74,7 @@ def maps_of(source: Any) -> dict[str, list[Section]]:
         maps["UMAP"] = [Section("", np.arange(len(places)), places, spacing(places))]
     if "spatial" in there:
         with contextlib.suppress(ValueError):  # sections that cannot be told apart are not drawn
-            maps["In space"] = sections_of(source, image="none")
+            maps["In space"] = sections_of(source)
     return maps
 
 
@@ -110,7 +114,46 @@ def _map_panel(
         paths.append((shown, shade, "".join(f"M{x},{y}h0" for x, y in dots)))
     width, height = np.ceil(scale * size).astype(int).tolist()
     dot = _round(max(LEAST_DOT, scale * wide))
-    return {"name": name, "color": color, "width": width, "height": height, "dot": dot, "paths": paths}
+    drawn = {"width": width, "height": height, "dot": dot, "paths": paths}
+    image, box = _image_under(section, wide / 2) if color is None else (None, ())
+    return drawn | {"name": name, "color": color, "image": image, "box": box}
+
+
+def _image_under(section: Section, margin: float) -> tuple[str | None, Sequence[float]]:
+    """Return the part of a section's image under its samples, as a PNG, and its left, top, width, height."""
+    if section.image is None or section.extent is None:
+        return None, ()
+    pixels = np.asarray(section.image)
+    if pixels.dtype.kind == "f":  # parts of 1
+        pixels = np.rint(255.0 * np.clip(pixels, 0.0, 1.0))
+    first, last = section.places.min(axis=0) - margin, section.places.max(axis=0) + margin
+    shape = pixels.shape[1::-1]
+    per_unit = np.array(shape) / (section.extent[1], section.extent[2])
+    left, top = (int(at) for at in np.clip(np.floor(first * per_unit), 0, shape))
+    right, bottom = (int(at) for at in np.clip(np.ceil(last * per_unit), 0, shape))
+    if right <= left or bottom <= top:  # no sample is on the image
+        return None, ()
+    step = max(1, round(max(right - left, bottom - top) / IMAGE_PIXELS))
+    part = np.atleast_3d(pixels)[top:bottom:step, left:right:step]
+    scale = MAP_WIDTH / (last - first).max()
+    corner = scale * (np.array([left, top]) / per_unit - first)
+    size = scale * step * np.array(part.shape[1::-1]) / per_unit
+    colors = part[..., [0, 1, 2] if part.shape[2] >= 3 else [0, 0, 0]].astype(np.uint8)
+    box = [_round(value) for value in (*corner.tolist(), *size.tolist())]
+    return base64.b64encode(_png(colors)).decode(), box
+
+
+def _png(pixels: NDArray[np.uint8]) -> bytes:
+    """Return a picture as a PNG file."""
+    height, width, _ = pixels.shape
+    lines = np.insert(pixels.reshape(height, -1), 0, 0, axis=1)  # every line begins with its filter: none
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0)
+    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
 
 
 # ---------- charts

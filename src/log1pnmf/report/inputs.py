@@ -25,7 +25,7 @@ def keep_together(text: str) -> str:
 
 
 def percent(share: float) -> str:
-    """Show a share, with as many digits as tell it from 0 and 1."""
+    """Show a share, with as many digits as distinguish it from 0 and 1."""
     if share in (0.0, 1.0):
         return f"{share:.0%}"
     if share > 0.999:
@@ -97,7 +97,7 @@ class ReportInput:
 
     @property
     def labels(self) -> list[str]:
-        """Name of every fit: its c, and whatever else it takes to tell fits apart."""
+        """Name of every fit: its c, and whatever else distinguishes the fits."""
         labels = [fit.name for fit in self.fits]
         for more in (
             [f"K = {fit.n_components}" for fit in self.fits],

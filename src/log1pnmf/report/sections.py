@@ -53,7 +53,7 @@ def find_evidence(inputs: ReportInput) -> list[Evidence | None]:
             for found, fit in zip(inputs.evidence, inputs.fits, strict=True)
         ]
     counts = inputs.counts
-    if counts is None or _costly_fits(inputs.fits, counts):
+    if counts is None or costly_fits(inputs):
         return [None] * len(inputs.fits)
     return [
         evidence(fit, counts, n_seeds=N_SEEDS, n_bootstrap=N_BOOTSTRAP, n_jobs=inputs.n_jobs)
@@ -61,22 +61,13 @@ def find_evidence(inputs: ReportInput) -> list[Evidence | None]:
     ]
 
 
-def evidence_note(inputs: ReportInput) -> str | None:
-    """Describe why factors were not tested; None if they were, or if there are no counts."""
-    if inputs.evidence or inputs.counts is None or not (n := _costly_fits(inputs.fits, inputs.counts)):
-        return None
-    return (
-        "This report does not test whether each factor is real: that would take "
-        f"{n} more fits of counts of this size. Use "
-        "log1pnmf.analysis.evidence(fit, counts) or log1pnmf evidence."
-    )
-
-
-def _costly_fits(fits: Sequence[Fit], counts: Counts) -> int:
-    """Return how many fits evidence takes, where these take longer than a report may; otherwise 0."""
-    numbers = [fit.n_components + N_SEEDS + N_BOOTSTRAP for fit in fits]
-    costs = [fit.n_components * (1.0 if fit.dispersion is None else DEARER) for fit in fits]
-    cost = math.prod(counts.shape) * math.fsum(map(math.prod, zip(numbers, costs, strict=True)))
+def costly_fits(inputs: ReportInput) -> int:
+    """Return how many fits evidence would take, where that is too long for a report; otherwise 0."""
+    if inputs.evidence or inputs.counts is None:
+        return 0
+    numbers = [fit.n_components + N_SEEDS + N_BOOTSTRAP for fit in inputs.fits]
+    costs = [fit.n_components * (1.0 if fit.dispersion is None else DEARER) for fit in inputs.fits]
+    cost = math.prod(inputs.counts.shape) * math.fsum(map(math.prod, zip(numbers, costs, strict=True)))
     return sum(numbers) if cost > LARGEST else 0
 
 
@@ -129,8 +120,6 @@ def describe_factors(
     return {
         "label": label,
         "factors": factors,
-        "groups": list(names),
-        "group_sizes": [] if groups is None else groups.sizes.tolist(),
         "means": means.tolist(),
         "correlations": correlation_matrix(fit.factors).tolist(),
         "tests": tests,
@@ -183,7 +172,7 @@ def _features(fit: Fit, k: int, ranking: Ranking, found: Markers | None) -> list
         {
             "name": str(fit.feature_labels[j]),
             "rank": rank,
-            # log2 fold change, with the factor against the rest of the sample's own mixture; the lower end of
+            # log2 fold change, with the factor against more of the sample's other factors; the lower end of
             # its interval, by which features are ranked; both with as many decimals as the other features
             "fold": float(fold[j]),
             "least": float(least[j]),

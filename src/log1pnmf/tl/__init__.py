@@ -2,7 +2,7 @@
 
 Results are plain numbers, strings and arrays, so that files open wherever anndata is installed;
 `log1pnmf.fitting.fit` has their names. `log1pnmf.as_fit` and `log1pnmf.Log1pNMF.of` give a fit back. A log
-message says if another layer was used, or if a view became a copy (logger "log1pnmf", level WARNING, which
+message states if another layer was used, or if a view became a copy (logger "log1pnmf", level WARNING, which
 Python shows by default).
 """
 

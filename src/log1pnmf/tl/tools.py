@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -55,8 +55,8 @@ adata : AnnData
 n_components : int
     Number of factors.
 layer : str, optional
-    Layer with the counts. By default X, or the layer "counts" if X does not hold counts (a log message
-    says so). "raw" takes the features of `adata` from ``adata.raw``; "X" takes X even if it holds
+    Layer with the counts. By default X, or the layer "counts" if X does not hold counts (with a log
+    message). "raw" takes the features of `adata` from ``adata.raw``; "X" takes X even if it holds
     fractions, such as expected counts.
 mask_var : str or array of bool, optional
     Features to use: a column of `var`, such as "highly_variable", or one value for each feature;
@@ -188,6 +188,7 @@ def log1p_nmf(
         adata.uns[keys.uns][OBS_COLUMNS] = np.array(columns, dtype=object)
 
 
+@completed(FitParameters)
 @tool
 def sweep(
     adata: AnnData,
@@ -223,6 +224,7 @@ def sweep(
     adata.uns[SWEEP] = table
 
 
+@completed(ConsensusOptions, find_consensus)
 @tool
 def consensus(
     adata: AnnData,
@@ -248,7 +250,7 @@ def consensus(
     groupby : str, optional
         Column of `obs` with the donor of each sample; each donor is fitted on its own.
     **options : optional
-        `c` and others of `log1pnmf.analysis.consensus`.
+        Other parameters as in `log1pnmf.analysis.consensus`.
     """
     keys, chosen = Keys(key_added), read_counts(adata, layer, chosen_features(adata, mask_var, layer))
     groups, batch = labels_of(adata, groupby), batch_of(adata, batch_key)
@@ -295,8 +297,8 @@ def transform(
         Column of `obs` with the batch of every sample. Effects of batches that are not in the fit are
         estimated from at least 20 samples. By default, new samples of a fit with batches are one new batch.
     gene_symbols : str, optional
-        Column of `var` with the names that features have in the fit, where ``var_names`` are others, such as
-        Ensembl identifiers.
+        Column of `var`, of `adata`, of `ref` or of both, by which features are matched instead of
+        ``var_names``, such as Ensembl identifiers.
     prior : "auto" or float
         As in `Log1pNMF.transform`.
 
@@ -323,12 +325,18 @@ def transform(
         fit = of_features(fit, np.flatnonzero(fit.fitted_features))
     positions = np.arange(adata.n_vars)
     if fit.feature_names is not None:
-        names = symbols_of(adata, gene_symbols, None) or adata.var_names.tolist()
-        positions, shared = shared_features(names, fit.feature_names.tolist())
+        names, fitted = adata.var_names.tolist(), fit.feature_names.tolist()
+        in_ref = is_annotated(ref) and gene_symbols in ref.var
+        if in_ref:
+            symbols = dict(zip(ref.var_names, symbols_of(ref, gene_symbols), strict=True))
+            fitted = [symbols[name] for name in fitted]
+        if gene_symbols is not None and (gene_symbols in adata.var or not in_ref):
+            names = symbols_of(adata, gene_symbols)
+        positions, shared = shared_features(names, fitted)
         if not len(shared):
             raise ValueError(
                 "adata has none of the features of the fit by a name that occurs once in both (the first are "
-                f"{names[0]!r} and {fit.feature_names[0]!r}); gene_symbols= takes names from a column of var"
+                f"{names[0]!r} and {fitted[0]!r}); gene_symbols= matches them by a column of var"
             )
     chosen = read_counts(adata, layer, positions)
     counts = chosen.counts
@@ -403,7 +411,9 @@ def programs(source: Any, *, key: str | None = None) -> AnnData:
 
 
 @tool
-def rename_factors(adata: AnnData, names: Any, *, key: str | None = None, copy: bool = False) -> None:
+def rename_factors(
+    adata: AnnData, names: Mapping[Any, str] | Iterable[str], *, key: str | None = None, copy: bool = False
+) -> None:
     """Rename factors; every table, plot and report of `adata` then uses these names.
 
     Parameters
@@ -446,6 +456,7 @@ def rename_factors(adata: AnnData, names: Any, *, key: str | None = None, copy: 
         adata.uns[keys.uns][OBS_COLUMNS] = np.array(after, dtype=object)
 
 
+@completed(MarkerOptions, find_markers)
 @tool
 def markers(
     adata: AnnData,
@@ -453,6 +464,7 @@ def markers(
     key: str | None = None,
     layer: str | None = None,
     n_top: int | None = 100,
+    gene_symbols: str | None = None,
     copy: bool = False,
     **options: Unpack[MarkerOptions],
 ) -> None:
@@ -463,8 +475,10 @@ def markers(
     n_top : int or None
         Number of features in the table for each factor: the first of those that rise significantly. None
         takes all features, significant or not, which takes much room.
+    gene_symbols : str, optional
+        Column of `var` that the table has as a column `symbol`, beside `feature` from ``var_names``.
     **options : optional
-        `errors`, `split`, `max_samples`, `n_jobs` and `verbose` of `log1pnmf.analysis.markers`.
+        Other parameters as in `log1pnmf.analysis.markers`.
 
     Notes
     -----
@@ -476,9 +490,14 @@ def markers(
     fit = fit_from(adata, key)
     counts = counts_of_fit(adata, fit, key, layer)
     found = find_markers(fit, counts, **options)
-    adata.uns[Keys(key).markers] = {"table": as_frame(found.table(n_top)), **found.kept()}
+    table = as_frame(found.table(n_top))
+    if gene_symbols is not None:
+        symbols = dict(zip(adata.var_names, symbols_of(adata, gene_symbols), strict=True))
+        table.insert(3, "symbol", table["feature"].map(symbols))
+    adata.uns[Keys(key).markers] = {"table": table, **found.kept()}
 
 
+@completed(UsageOptions, compare_groups)
 @tool
 def usage(
     adata: AnnData,
@@ -504,7 +523,7 @@ def usage(
     covariates : str or sequence of str
         Columns of `obs` with covariates to adjust for: numbers or labels.
     **options : optional
-        `reference`, `interaction`, `relative_to` and `numeric` of `log1pnmf.analysis.usage`.
+        Other parameters as in `log1pnmf.analysis.usage`.
 
     Notes
     -----
@@ -536,6 +555,7 @@ def usage(
     adata.uns[Keys(key).usage] = {"table": as_frame(found.table()), "groupby": groupby, **found.kept()}
 
 
+@completed(EvidenceOptions, find_evidence)
 @tool
 def evidence(
     adata: AnnData,
@@ -552,7 +572,7 @@ def evidence(
     adata : AnnData
         Data with a fit by `log1p_nmf`, and the same samples as in the fit, in any order.
     **options : optional
-        `n_seeds`, `n_bootstrap`, `max_samples`, `n_jobs` and others of `log1pnmf.analysis.evidence`.
+        Other parameters as in `log1pnmf.analysis.evidence`.
 
     Notes
     -----
@@ -567,6 +587,7 @@ def evidence(
     adata.uns[Keys(key).evidence] = {**found.kept(), "table": as_frame(found.table())}
 
 
+@completed(SelectOptions, compare_settings)
 @tool
 def select(
     adata: AnnData,
@@ -592,7 +613,7 @@ def select(
     key_added : str, optional
         Name of the result, which is then ``uns[key_added + "_select"]``.
     **options : optional
-        `holdout`, `n_seeds`, `n_jobs`, `verbose`, `resume` and others of `log1pnmf.select`.
+        Other parameters as in `log1pnmf.select`.
 
     Notes
     -----
@@ -663,6 +684,7 @@ class ChosenCounts:
     counts: Counts  # the counts, with the names of the features
     positions: NDArray[np.intp]  # positions of these features among all features of the object
     layer: str | None  # where they were found; None is X
+    fractions: bool = False  # whether they are not whole numbers
 
 
 def target(adata: Any, copy: bool) -> Any:
@@ -713,7 +735,7 @@ def chosen_features(adata: Any, mask_var: Any, layer: str | None = None) -> NDAr
 def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> ChosenCounts:
     """Read the counts of some features.
 
-    `layer`: none takes X, or ``layers["counts"]`` if X does not hold counts (then a log message says so), and
+    `layer`: none takes X, or ``layers["counts"]`` if X does not hold counts (with a log message), and
     refuses fractions. "X" takes X as it is, "raw" takes ``adata.raw``.
     """
     matrix = _matrix(adata, layer, positions)
@@ -727,18 +749,24 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> C
     if fractions:
         places = [*map(repr, adata.layers), *(["'raw' (adata.raw)"] if adata.raw is not None else [])]
         raise ValueError(
-            "adata.X holds values that are not whole numbers: it looks normalised or log-transformed, not "
+            "adata.X holds values that are not whole numbers: it seems normalised or log-transformed, not "
             f"counted; pass layer= with the counts (adata has: {', '.join(places) or 'no layer, no raw'}), "
             "or layer='X' where they are expected counts"
         )
     names = np.asarray(adata.var_names, dtype=object)[positions]
-    return ChosenCounts(replace(counts, feature_names=names), positions, None if layer == X else layer)
+    counts = replace(counts, feature_names=names)
+    return ChosenCounts(counts, positions, None if layer == X else layer, not holds_counts(matrix))
 
 
 def layer_of_fit(adata: Any, key: str | None, layer: str | None) -> str | None:
-    """Return the layer with the counts of a fit, unless another is given."""
-    stored = str(adata.uns[Keys(key).uns]["layer"])
-    return layer if layer is not None or (stored == X and COUNTS_LAYER in adata.layers) else stored
+    """Return the layer with the counts of a fit, unless another is given.
+
+    X is taken as it is only if the fit was of fractions; otherwise X was normalised since.
+    """
+    about = adata.uns[Keys(key).uns]
+    if layer is not None or (about["layer"] == X and FRACTIONS not in about):
+        return layer
+    return str(about["layer"])
 
 
 def counts_of_fit(adata: Any, fit: Fit, key: str | None, layer: str | None) -> Counts:
@@ -783,7 +811,8 @@ def batch_of(adata: Any, key: str | None) -> Any:
 
 # ---------- results written into an AnnData object; log1pnmf.fitting.anndata reads them
 
-OBS_COLUMNS = "obs_columns"  # in `uns` of a fit: the columns of `obs` with its loadings
+# in `uns` of a fit: the columns of `obs` with its loadings, and whether its counts are not whole numbers
+OBS_COLUMNS, FRACTIONS = "obs_columns", "fractions"
 
 
 def write_fit(adata: Any, keys: Keys, fit: Fit, chosen: ChosenCounts) -> None:
@@ -805,7 +834,7 @@ def write_fit(adata: Any, keys: Keys, fit: Fit, chosen: ChosenCounts) -> None:
     for finding in (keys.markers, keys.usage, keys.evidence, keys.consensus):  # of an earlier fit
         adata.uns.pop(finding, None)
     named = fit.named(sample_names=adata.obs_names, feature_names=adata.var_names[chosen.positions])
-    adata.uns[keys.uns] = uns_of(named, chosen.layer)
+    adata.uns[keys.uns] = uns_of(named, chosen.layer) | ({FRACTIONS: True} if chosen.fractions else {})
 
 
 def as_frame(columns: Any) -> Any:

@@ -148,7 +148,7 @@ class TorchEngine(Engine):
         return precise.evaluate(self.problem.loadings_side, loadings, factors)[0]
 
     def survey_zeros(
-        self, loadings: Any, factors: Any, caps: np.ndarray, *, straight: bool = False
+        self, loadings: Any, factors: Any, caps: np.ndarray, *, straight: bool = False, quartic: bool = False
     ) -> ZeroSurvey:
         """Fit quadratics to the zeros; see `Engine.survey_zeros`."""
         return self._zeros(loadings, factors).survey(caps, straight=straight)

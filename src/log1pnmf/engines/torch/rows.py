@@ -407,7 +407,7 @@ class Form:
 
     @property
     def sums_rises(self) -> bool:
-        """Whether exact entries tell how the curvature changes: all others have a constant one."""
+        """Whether exact entries decide how the curvature changes: all others have a constant one."""
         return not self.dispersed and (self.identity or not self.exact)
 
     @property

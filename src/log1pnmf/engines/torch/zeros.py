@@ -268,7 +268,7 @@ class Noise:
         parts = [a0, linear - 2.0 * center * a2, a2]
         if self.dispersion is not None:
             by_t, b2 = found[:, 3:4] / spread, found[:, 4:] / unit + concave
-            b2 = torch.where(b2 > 1e-12 * concave, 0.0, b2)  # the rest is rounding
+            b2 = torch.where(b2 > 1e-12 * concave, 0.0, b2)  # smaller ones are rounding errors
             parts = [a0 - middle * by_t, *parts[1:], by_t, b2]
         quadratics = torch.cat(parts, 1)
         off = cost - _polynomial(eta, exposure, quadratics)
@@ -313,7 +313,7 @@ def _normal_equations(w: Any, basis: list[Any], rest: Any) -> tuple[Any, Any]:
 
 
 def _bounded(A: Any, right: Any, least: Any, most: Any) -> Any:
-    """Solve normal equations; what is out of its bounds is set to the next one, and the rest solved again."""
+    """Solve normal equations; values out of bounds are set to the nearest one, the others solved again."""
     fixed, value = least == most, torch.where(least == most, least, 0.0)
     for _ in range(4):
         found = _solve(A, right, fixed, value)
