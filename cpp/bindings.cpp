@@ -261,8 +261,8 @@ void run(const std::string& kernel, const std::string& task, const Side& side, M
       task,
       {{"newton", Task::newton}, {"coordinate", Task::coordinate}, {"evaluate", Task::evaluate}});
   require(h.task != Task::coordinate ||
-              (!side.dispersed() && h.zeros.rank < 2 && !h.rows.batches.any() && h.zeros.column_quadratic == nullptr &&
-               h.zeros.stored.indptr == nullptr),
+              (!side.dispersed() && h.zeros.rank < 2 && !h.rows.batches.any() &&
+               h.zeros.column_quadratic == nullptr && h.zeros.stored.indptr == nullptr),
           "coordinate descent needs Poisson noise, one quadratic for a row and no batches");
   h.with_loss = with_loss;
   h.bounds = bounds_of(tables, n, K);

@@ -58,9 +58,10 @@ struct Rows {
 // added, a4 not negative. The sum over all entries of a row is taken in the form
 //   row_linear_i (sum_j column_linear_j eta_ij) + sum_p row_quadratics_ip (sum_j
 //   column_quadratics_pj eta_ij^2)
-// of rank P (of a quartic: the second term with (eta_ij + kShift)^4 instead), and every entry that is computed subtracts its own. The part with b2 is concave and
-// has no minimum: see ConcavePart. With batches every sum is over the columns of each batch, or
-// with the effects of each; the p-th terms are multiplied by the p-th power of the effect.
+// of rank P (of a quartic: the second term with (eta_ij + kShift)^4 instead), and every entry that
+// is computed subtracts its own. The part with b2 is concave and has no minimum: see ConcavePart.
+// With batches every sum is over the columns of each batch, or with the effects of each; the p-th
+// terms are multiplied by the p-th power of the effect.
 constexpr double kShift = 0.25;
 struct Zeros {
   Pattern stored;               // indptr null: none
@@ -156,8 +157,8 @@ struct ZeroSurvey {
   const double* thresholds;  // ascending
   double* error;             // n_rows x n_thresholds, out: sum of t |loss / t - quadratic| below it
   double* n_above;           // n_rows x n_thresholds, out: zero entries above it
-  double* quadratic;  // n_rows x n_thresholds x width, out: constant, linear, quadratic
-                      // coefficient; then a4, or a constant and a quadratic one for t^2
+  double* quadratic;         // n_rows x n_thresholds x width, out: constant, linear, quadratic
+                             // coefficient; then a4, or a constant and a quadratic one for t^2
 };
 
 // The zero entries of every row above the row's threshold, and the exposure of the others.

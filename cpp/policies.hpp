@@ -57,10 +57,12 @@ struct IdentityLink {
 
 // U vectors of entries: em, exposure, eta; the quadratic t (a1 eta + (a2 + t b2) eta^2) that
 // approximates their zero terms in sparse form, with a2 >= 0 (0 with the identity link) and b2 <= 0
-// (0 without dispersions), and a4 of a quartic; the dispersion phi, 1/phi, and log(D) and 1/D for D = 1 + phi t em.
+// (0 without dispersions), and a4 of a quartic; the dispersion phi, 1/phi, and log(D) and 1/D for D
+// = 1 + phi t em.
 template <int U>
 struct EntriesAt {
-  Vec em[U], t[U], eta[U], a1[U], a2[U], t_b2[U], a4[U], phi[U], inverse_phi[U], log_D[U], inverse_D[U];
+  Vec em[U], t[U], eta[U], a1[U], a2[U], t_b2[U], a4[U], phi[U], inverse_phi[U], log_D[U],
+      inverse_D[U];
 };
 
 // What U vectors of entries add to residual, weight and loss.

@@ -12,8 +12,7 @@ class RowEvaluator {
   RowEvaluator(const HalfStep& h, const Design& design)
       : exact_zeros_(h.model.exact_zeros), sparse_(h, design), exact_(h, design),
         sums_(h.n_components, sparse_.blocks.block), zeros_(h, design),
-        quartic_(h, design, Noise::kQuartic), concave_(h, design, zeros_),
-        batch_sums_(h, design) {}
+        quartic_(h, design, Noise::kQuartic), concave_(h, design, zeros_), batch_sums_(h, design) {}
 
   void start_row(const Row& row) {
     sparse_.blocks.start_row(row);

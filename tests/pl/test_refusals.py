@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from log1pnmf import pl
-from log1pnmf.analysis.groups import read_groups
+from log1pnmf.analysis.groups import read_labels
 from log1pnmf.pl.canvas import fit_of_arrays, fit_to_draw
 
 BARE = anndata.AnnData(np.zeros((4, 3)), obs={"type": list("abab")}, obsm={"X_pca": np.zeros((4, 2))})
@@ -40,7 +40,7 @@ NUMBERS, NAMES = np.random.default_rng(1).random(400), [f"cell {i}" for i in ran
         (lambda fit: pl.embedding(fit, np.zeros((5, 2))), ValueError, "for each of the 60 samples"),
         (lambda fit: pl.embedding(fit, np.zeros((60, 2)), factors=["k9"]), ValueError, "got 'k9'"),
         (lambda _: pl.structure(JOINED), KeyError, r"varm has no 'log1p_nmf'.*concat drops"),
-        (lambda _: read_groups(BARE, "kind"), KeyError, "no column 'kind'; it has: 'type'"),
+        (lambda _: read_labels(BARE, "kind", scale=False), KeyError, "no column 'kind'; it has: 'type'"),
         (lambda _: fit_to_draw([1, 2]), TypeError, r"expected a Fit, a fitted Log1pNMF, .* got list"),
         (lambda fit: fit_to_draw(fit, key="k"), ValueError, "key='k' is for AnnData, got Fit"),
         (lambda _: fit_to_draw(BARE), KeyError, r"adata\.obsm has no 'X_log1p_nmf' \(it has: "),

@@ -12,6 +12,7 @@ from tests.tables import table_of
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.cli.exchange import write_r_list
 from log1pnmf.cli.fit import write_annotated_fits
+from log1pnmf.cli.options import Reading
 from log1pnmf.cli.run_folder import RunFolder, RunRecord, RunWriter, Source, claimed_for_run
 from log1pnmf.counts.read import Filtered
 from log1pnmf.counts.write import WRITABLE, Sink, write_table
@@ -51,7 +52,7 @@ WRITERS = {
         f"annotated{ending}": lambda place, fit, table, ending=ending: write_annotated_fits(
             [fit],
             Filtered(table, np.arange(N), np.arange(M), ()),
-            SimpleNamespace(write_h5ad=place / f"t{ending}", force=False, reading=None),
+            SimpleNamespace(write_h5ad=place / f"t{ending}", force=False, reading=Reading()),
         )
         for ending in (".h5ad", ".zarr")
     },

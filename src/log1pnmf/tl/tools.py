@@ -541,7 +541,7 @@ def usage(
     >>> log1p_nmf(adata, 2)
     >>> usage(adata, "condition", replicate="donor")
     >>> adata.uns["log1p_nmf_usage"]["table"].shape
-    (2, 12)
+    (2, 13)
     """
     chosen = [covariates] if isinstance(covariates, str) else list(covariates)
     found = compare_groups(
