@@ -21,6 +21,7 @@ def find_chromium():
 CHROMIUM = find_chromium()
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
+PATIENCE = 900_000  # milliseconds: whether a test passes does not depend on how busy the machine is
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="needs Chromium: apt install chromium, or python -m playwright install chromium"
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def browser():
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -43,6 +44,7 @@ def opened(browser, page):
     def open_page(width, path=page, **options):
         context = browser.new_context(viewport={"width": width, "height": 900}, offline=True, **options)
         contexts.append(context)
+        context.set_default_timeout(PATIENCE)
         tab = context.new_page()
         tab.on("console", lambda message: troubles.append(f"console: {message.text}"))
         tab.on("pageerror", lambda error: troubles.append(f"error: {error}"))
