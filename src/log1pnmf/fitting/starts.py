@@ -420,7 +420,7 @@ SMALLEST_RACED = 1.0
 """The smallest c at which starts are raced."""
 PER_FACTOR, MOST_RACED = (300, 450), 6000
 """Samples on which starts are raced, for each factor and in all; others get loadings afterwards. The second
-is for c = inf, where an iteration costs a third: an optimum of too few samples may not be one of all."""
+is for c = inf, where iterations are cheaper: an optimum of too few samples may not be one of all."""
 FEWEST = 1e-3
 """Share of these samples in which a feature has counts at least, if it is to take part."""
 SMALL, FEW = 1_000_000, 5
