@@ -297,16 +297,14 @@ def _from_path(
         store = safe_files.open_store(path, safe_files.MemoryLimit(path, max_memory))
         name = "X" if layer is None else f"layers/{layer}"
         if name in store:
-            return _rows(path, store, name, limit), _feature_names(store) if "var" in store else None
+            chunks, features = _rows(path, store, name, limit), None
+            if "var" in store:
+                var = store.node("var")
+                (index,) = safe_files.texts(var.attrs.get("_index", "_index"))
+                features = np.array(safe_files.texts(var[index][:]), dtype=object)
+            return chunks, features
         have = ", ".join(["X", *store.members("layers")])
     raise KeyError(f"{path} has no {name}; it has {have}")
-
-
-def _feature_names(store: safe_files.Store) -> np.ndarray:
-    var = store.node("var")
-    return np.array(
-        safe_files.texts(var[safe_files.texts(var.attrs.get("_index", "_index"))[0]][:]), dtype=object
-    )
 
 
 def _rows(path: str, store: safe_files.Store, name: str, limit: int) -> RowChunks:

@@ -102,37 +102,29 @@ class Settings:
             check_number(name, getattr(self, name), finite=name != "mask_penalty")
             object.__setattr__(self, name, float(getattr(self, name)))
         poisson, newton = self.noise == "poisson", self.row_solver == "newton"
-        for wrong, message in (
-            (
-                self.likelihood == "adaptive" and not newton,
+        if self.likelihood == "adaptive" and not newton:
+            raise ValueError(
                 "likelihood='adaptive' needs row_solver='newton', got 'coordinate', the paper's solver; use "
-                "likelihood='exact', 'chebyshev' or 'taylor' with it",
-            ),
-            (
-                self.engine not in ("auto", "native") and not newton,
+                "likelihood='exact', 'chebyshev' or 'taylor' with it"
+            )
+        if self.engine not in ("auto", "native") and not newton:
+            raise ValueError(
                 f"engine={self.engine!r} cannot be used here: it has row_solver='newton' only, got "
-                f"{self.row_solver!r}; use engine='native' for the paper's solver",
-            ),
-            (
-                self.dispersion != Settings.dispersion and poisson,
-                "dispersion is used by noise='nb' only; leave it out, or pass noise='nb'",
-            ),
-            (
-                self.dispersion == GIVEN and self.noise == "auto",
-                "noise='auto' chooses whether there is a dispersion; use noise='nb' to give one",
-            ),
-            (
-                self.likelihood in QUADRATICS and not poisson,
+                f"{self.row_solver!r}; use engine='native' for the paper's solver"
+            )
+        if self.dispersion != Settings.dispersion and poisson:
+            raise ValueError("dispersion is used by noise='nb' only; leave it out, or pass noise='nb'")
+        if self.dispersion == GIVEN and self.noise == "auto":
+            raise ValueError("noise='auto' chooses whether there is a dispersion; use noise='nb' to give one")
+        if self.likelihood in QUADRATICS and not poisson:
+            raise ValueError(
                 f"likelihood={self.likelihood!r} supports Poisson noise only; "
-                f"with noise={self.noise!r} use 'adaptive' or 'auto'",
-            ),
-            (
-                not newton and not poisson,
-                f"row_solver must be 'newton' with noise={self.noise!r}, got {self.row_solver!r}",
-            ),
-        ):
-            if wrong:
-                raise ValueError(message)
+                f"with noise={self.noise!r} use 'adaptive' or 'auto'"
+            )
+        if not (newton or poisson):
+            raise ValueError(
+                f"row_solver must be 'newton' with noise={self.noise!r}, got {self.row_solver!r}"
+            )
 
     def with_noise(self, noise: str) -> Settings:
         """Return the same with a noise that was chosen; dispersions are those of "nb" only."""
