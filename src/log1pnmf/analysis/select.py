@@ -205,10 +205,9 @@ def select(
     settings = replace(settings, engine=engine)
     sizes = given.get("size_factors", settings.size_factors)
     sizes = sizes if isinstance(sizes, str) else everything.size_factors(sizes)[rows]
+    arrays = {"size_factors": [data.size_factors(sizes)], "batch": batches and [batches.labels]}
     about = {
-        **fingerprint(
-            settings, data, size_factors=[data.size_factors(sizes)], batch=batches and [batches.labels]
-        ),
+        **fingerprint(settings, data, **arrays),
         "grid": {name: list(values) for name, values in asdict(grid).items()},
         "holdout": holdout,
         "n_folds": int(n_folds),

@@ -195,9 +195,7 @@ def usage(
     if replicate is not None and samples_are_replicates:
         raise typer.BadParameter("--replicate and --samples-are-replicates contradict each other; choose one")
     if interaction and within is None:
-        raise typer.BadParameter(
-            "--interaction needs --within, the column with the cell type (part) of samples"
-        )
+        raise typer.BadParameter("--interaction needs --within, the column with the cell type of samples")
     folder = RunFolder.open(run)
     order: Any = slice(None)
     columns: Any = folder.labels

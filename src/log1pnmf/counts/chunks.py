@@ -257,9 +257,7 @@ def open_counts(
         chunks, features = _from_path(os.fspath(source), layer, limit, max_memory)
     elif _is_anndata(source):
         chunks = _from_anndata(source, layer, limit, max_memory)
-        samples, features = (
-            np.asarray(names, dtype=object) for names in (source.obs_names, source.var_names)
-        )
+        samples, features = (np.asarray(one, dtype=object) for one in (source.obs_names, source.var_names))
     elif layer is not None:
         raise ValueError(f"layer={layer!r} is for AnnData, but counts are a {type(source).__name__}")
     else:

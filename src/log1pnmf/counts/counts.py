@@ -132,9 +132,7 @@ def names_of(X: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
     named = [isinstance(name, str) for name in X.columns]
     if any(named) and not all(named):
         first = X.columns[named.index(False)]
-        raise TypeError(
-            f"names of features must all be text, got {first!r} among them; pass X.rename(columns=str)"
-        )
+        raise TypeError(f"names of features must all be text, got {first!r}; pass X.rename(columns=str)")
     rows = getattr(X, "index", None)
     rows = rows if rows is not None and all(isinstance(name, str) for name in rows) else None
     names = (rows, X.columns if all(named) else None)

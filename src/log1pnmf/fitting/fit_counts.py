@@ -301,9 +301,8 @@ def _held_out(
 def _quick_fit(train: Counts, asked: Settings, given: dict[str, Any], **changed: Any) -> Fit:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", convergence_warning())
-        return fit_counts(
-            train, replace(asked, **{**ENOUGH, **changed}, size_factors=GIVEN), **given, verbose=0
-        )
+        settings = replace(asked, **{**ENOUGH, **changed}, size_factors=GIVEN)
+        return fit_counts(train, settings, **given, verbose=0)
 
 
 def _gain(score: Array, other: Array) -> tuple[float, float]:

@@ -39,9 +39,8 @@ class Point:
 
     def adopted(self, engine: Engine) -> Point:
         """Return the same pair in the arrays of an engine."""
-        return replace(
-            self, loadings=engine.adopt(self.loadings), factors=engine.adopt(self.factors, "factors")
-        )
+        loadings, factors = engine.adopt(self.loadings), engine.adopt(self.factors, "factors")
+        return replace(self, loadings=loadings, factors=factors)
 
     def on_host(self) -> Point:
         """Return the same pair as NumPy arrays."""

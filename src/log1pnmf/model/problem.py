@@ -360,9 +360,7 @@ class Structure:
     def kinds(self) -> list[str]:
         """What is known of each of them, one of `KINDS`."""
         parts = zip(KINDS[2:], (self.factors, self.mask), strict=True)
-        first = [
-            "pattern" if some else "loadings" for some in np.any(np.isnan(self.loadings), axis=0).tolist()
-        ]
+        first = ["pattern" if unknown.any() else "loadings" for unknown in np.isnan(self.loadings).T]
         return first + [kind for kind, part in parts for _ in range(part.shape[1])]
 
     def of_samples(self, rows: Any) -> Structure:
@@ -394,9 +392,8 @@ class Structure:
         return Bounds(lower, upper, own if own.any() else 0.0)
 
     def _baseline(self, kinds: NDArray[np.str_]) -> int | None:
-        even = np.flatnonzero(
-            (self.loadings == self.loadings[:1]).all(axis=0) & (self.loadings > 0.0).all(axis=0)
-        )
+        same = (self.loadings == self.loadings[:1]) & (self.loadings > 0.0)
+        even = np.flatnonzero(same.all(axis=0))
         if len(even):
             return int(even[0])
         free = np.flatnonzero(kinds == FREE_KIND)
