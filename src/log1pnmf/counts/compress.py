@@ -66,11 +66,9 @@ class SparseRows:
 
     def transpose(self) -> SparseRows:
         """Compressed columns, as the rows of the transpose."""
-        own, columns, given = map(np.ascontiguousarray, (self.indptr, self.indices, self.values))
-        n_columns, values = self.shape[1], np.empty_like(given)
-        indptr, indices = np.empty(n_columns + 1, dtype=np.int64), np.empty(len(columns), dtype=np.int32)
-        transpose(own, columns, given, n_columns, indptr, indices, values)
-        return SparseRows(self.shape[::-1], indptr, indices, values)
+        return SparseRows(
+            self.shape[::-1], *_transposed(self.shape[1], self.indptr, self.indices, self.values)
+        )
 
     def to_scipy(self, start: int = 0, stop: int | None = None) -> sparse.csr_array:
         """Return rows start to stop as a SciPy CSR array that shares the (read-only) memory."""
@@ -113,8 +111,8 @@ class Pattern:
     def transposed(self) -> Pattern:
         """The same entries with rows and columns exchanged."""
         ones = np.ones(len(self.indices), dtype=np.int8)
-        turned = SparseRows(self.shape, self.indptr, self.indices, ones).transpose()
-        return Pattern(turned.shape, turned.indptr, turned.indices)
+        indptr, indices, _ = _transposed(self.shape[1], self.indptr, self.indices, ones)
+        return Pattern(self.shape[::-1], indptr, indices)
 
     def to_dense(self, block: slice) -> np.ndarray:
         """Describe for every entry of some rows whether it is there."""
@@ -122,6 +120,15 @@ class Pattern:
         for i in range(block.start, block.stop):
             there[i - block.start, self.indices[self.indptr[i] : self.indptr[i + 1]]] = True
         return there
+
+
+def _transposed(n_columns: int, *rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the arrays of compressed rows as those of compressed columns."""
+    own, columns, given = map(np.ascontiguousarray, rows)
+    indptr, indices = np.empty(n_columns + 1, dtype=np.int64), np.empty(len(columns), dtype=np.int32)
+    values = np.empty_like(given)
+    transpose(own, columns, given, n_columns, indptr, indices, values)
+    return indptr, indices, values
 
 
 def narrow_indptr(indptr: np.ndarray) -> np.ndarray:
