@@ -63,7 +63,8 @@ def objective(fit: Fit, counts: np.ndarray) -> float:
         problem = replace(problem, size_prior=SizePrior(centre, WEIGHT))
     factors = fit.factors / fit.link.alpha
     loss = negative_log_likelihood(problem, fit.loadings, factors)
-    return loss + problem.cost + constraint_of(settings).cost(fit.loadings, factors)
+    bounds = constraint_of(settings)
+    return loss + problem.cost + bounds.loadings.cost(fit.loadings) + bounds.factors.cost(factors)
 
 
 def main() -> None:

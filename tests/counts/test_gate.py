@@ -197,7 +197,8 @@ def test_links_in_zarr_folders(store, what):
 @pytest.mark.parametrize("codec", ["pickle", "json2", "msgpack2", "vlen-bytes", "vlen-array", "bz2", "lzma"])
 def test_codecs_that_are_not_known_to_be_safe(store, codec):
     place = store / "var/_index/.zarray"
-    place.write_text(json.dumps(json.loads(place.read_text()) | {"filters": [{"id": codec}]}))
+    text = json.dumps(json.loads(place.read_text()) | {"filters": [{"id": codec}]})
+    place.write_text(text.replace("pickle", "\\u0070ickle"))  # as JSON may have it
     for read in ENTRIES:
         with pytest.raises(BadFileError, match=f"{codec}.*never loaded"):
             read(store)

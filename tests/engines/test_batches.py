@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.engines.problems import BATCHED as CASES
-from tests.engines.problems import B, K, M, N, other_engines, point
+from tests.engines.problems import K, N, other_engines, point
 from tests.reference_engine import ReferenceEngine
 
 from log1pnmf._core import runnable_kernels
@@ -35,18 +35,6 @@ def test_zeros_are_surveyed_with_the_exposure_of_their_batch(name):
         assert exposure == pytest.approx(sums, rel=1e-12)
         errors = engine.zero_errors(*point())
         assert native.zero_errors(*point()) == pytest.approx(errors, rel=1e-6, abs=1e-8)
-
-
-# adaptive zeros are left out: they were chosen with the effects
-FIXED_ZEROS = [name for name, problem in CASES.items() if not isinstance(problem.zeros, AdaptiveZeros)]
-
-
-@pytest.mark.parametrize("name", FIXED_ZEROS)
-def test_effects_of_one_change_nothing(name):
-    problem = CASES[name]
-    flat = replace(problem, batches=replace(problem.batches, effects=np.ones((B, M))))
-    with_, without = NativeEngine(flat, 1), NativeEngine(replace(problem, batches=None), 1)
-    assert with_.loss(*point()) == pytest.approx(without.loss(*point()), rel=1e-12)
 
 
 @pytest.mark.parametrize("kernel", runnable_kernels())

@@ -62,7 +62,6 @@ def test_the_score_of_a_pipeline_is_that_of_its_last_step():
 
 # The data of these checks are fractions, often with a single feature or sample.
 @pytest.mark.filterwarnings("ignore:counts has .* non-integer value:UserWarning")
-@pytest.mark.filterwarnings("ignore:n_components=2 is more than the 1 that samples:UserWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @parametrize_with_checks([Log1pNMF(n_jobs=1)])
 def test_scikit_learn(estimator, check):

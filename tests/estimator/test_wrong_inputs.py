@@ -60,6 +60,7 @@ def test_every_face_warns_of_more_factors_than_the_counts_determine():
         lambda counts, k: Log1pNMF(k).fit(counts),
         lp.fit_log1p_nmf,
         lambda counts, k: lp.sweep(counts, k, [1.0]),
+        lambda counts, k: lp.select(counts, k, [1.0]),
         lambda counts, k: lp.tl.log1p_nmf(anndata.AnnData(counts), k),
     ):
         with pytest.warns(UserWarning, match=r"n_components=4 is larger than .* use at most 3"):

@@ -194,7 +194,8 @@ def test_the_end_is_exact_also_where_iterations_run_out(large, max_iter):
 
 def test_a_fit_that_is_stopped_on_its_way_says_what_its_zeros_are(large):
     fit = fitted(callbacks=[lambda iteration: iteration.index == 4])
-    assert fit.stopped == "callback"
+    assert (fit.stopped, fit.n_iter, fit.converged) == ("callback", 4, False)
+    assert "stopped by a callback after 4 iterations" in fit.messages
     assert any("a quadratic per feature approximates" in message for message in fit.messages)
     assert fit.approximate_log_likelihood is not None
     assert fit.log_likelihood == pytest.approx(log_likelihood(fit, Y), rel=1e-10)

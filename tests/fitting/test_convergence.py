@@ -24,10 +24,7 @@ FEW = simulated(20, 30)
 IDENTITY = {"init": "random", "c": math.inf, "size_factors": "none", "random_state": 0, "n_jobs": 1}
 ENGINES = ["native", "streaming", pytest.param("torch", marks=pytest.mark.gpu)]
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:counts has:UserWarning"),
-    pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:counts has:UserWarning")
 
 
 @pytest.mark.parametrize(("power", "row_solver"), [(-150, "newton"), (10, "coordinate")])

@@ -133,25 +133,11 @@ def test_large_matrices_are_not_certified():
     assert "evaluates all 200,010,000 entries" in fit.messages[-1]
 
 
-def test_callbacks_see_every_iteration_and_can_stop():
-    seen = []
-
-    def watch(iteration):
-        seen.append(iteration.index)
-        return iteration.index >= 4
-
-    fit = fit_log1p_nmf(Y, 3, init="rank1", callbacks=[watch], **QUICK)
-    assert seen == [0, 1, 2, 3, 4]
-    assert fit.n_iter == 4
-    assert not fit.converged
-    assert "stopped by a callback after 4 iterations" in fit.messages
-
-
 @pytest.mark.filterwarnings("ignore:n_components=.* is larger:UserWarning")
 @pytest.mark.parametrize("engine", ["native", "streaming"])
 def test_more_factors_than_memory_holds_are_refused_before_any_work(engine):
     with pytest.raises(
-        ValueError, match=r"n_components=20000000 needs about [\d,.]+ GB.* has [\d,.]+ GB; use fewer"
+        ValueError, match=r"20000000 needs about [\d,.]+ GB.* \(1 threads\).* has [\d,.]+ GB; use fewer"
     ):
         fit_log1p_nmf(Y, 20_000_000, engine=engine, n_jobs=1)
     assert fit_log1p_nmf(Y, 40, engine=engine, init="rank1", tol=1e-2).n_components == 40

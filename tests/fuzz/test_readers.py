@@ -2,21 +2,17 @@
 
 import contextlib
 import io
-import json
 import warnings
 import zipfile
 
-import anndata
 import numpy as np
 import pytest
-import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fuzz.damage import KINDS, TELLING, Edit, samples
 
 from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.cli.exchange import read_r_list
-from log1pnmf.counts.chunks import open_counts
 from log1pnmf.counts.read import read_table
 
 FRACTION = st.floats(0, 1, exclude_max=True)
@@ -107,18 +103,6 @@ def test_objects_in_numpy_files_are_not_unpickled(tmp_path):
     for name in ("t.npy", "t.npz"):
         with pytest.raises(BadFileError, match="Python objects"):
             read_table(tmp_path / name)
-
-
-def test_pickles_in_zarr_are_not_loaded(tmp_path):
-    path = tmp_path / "t.zarr"
-    group = zarr.open_group(str(path), mode="w", zarr_format=2)
-    anndata.io.write_elem(group, "/", anndata.AnnData(X=np.eye(3, dtype=np.float32)))
-    place = path / "X" / ".zarray"
-    description = json.loads(place.read_text()) | {"dtype": "|O", "filters": [{"id": "pickle"}]}
-    place.write_text(json.dumps(description).replace("pickle", "\\u0070ickle"))
-    for read in (read_table, open_counts):
-        with pytest.raises(BadFileError, match="pickle"):
-            read(path)
 
 
 def test_members_of_archives_stay_inside(tmp_path):

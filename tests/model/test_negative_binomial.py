@@ -82,28 +82,8 @@ def test_no_digit_is_lost_at_any_dispersion(y, mean, phi):
     assert float(excess_constant(y, phi)) == pytest.approx(excess, rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("c", SHIFTS)
-@pytest.mark.parametrize("phi", DISPERSIONS[::2])
-def test_the_gradient_is_a_finite_difference(c, phi):
-    link, noise = ShiftedLog(c), NegativeBinomial(phi)
-    t = 1.3 * link.exposure_scale
-    scale = 1.0 if link.is_identity else math.log1p(1.0 / c)
-    for y in (0.0, 1.0, 300.0):
-        for eta in scale * np.array([1e-6, 0.4, 1.0, 2.5]):
-            with mpmath.workdps(60):
-                x, h = mpmath.mpf(eta), mpmath.mpf(eta) * mpmath.mpf(10) ** -20
-
-                def at(eta, y=y):
-                    return precise_loss(y, t * (eta if link.is_identity else mpmath.expm1(eta)), phi)
-
-                slope = float((at(x + h) - at(x - h)) / (2 * h))
-            assert entry_gradient(y, eta, t, link, noise=noise) == pytest.approx(
-                slope, rel=1e-6, abs=1e-9 * t
-            )
-
-
 @pytest.mark.parametrize("c", [1e-3, 1.0, 50.0, math.inf])
-@pytest.mark.parametrize("phi", [0.0, 0.1, 2.0])
+@pytest.mark.parametrize("phi", [0.0, 1e-6, 0.1, 2.0])
 def test_the_curvature_is_the_fisher_information_in_the_mean(c, phi):
     """Over draws of the count; and it is never negative, nor without bound where the mean goes to zero."""
     link, noise = ShiftedLog(c), NegativeBinomial(phi)

@@ -235,9 +235,8 @@ def test_only_columns_without_known_numbers_have_a_free_scale():
 def test_settings_make_the_constraint():
     free = constraint_of(Settings(n_components=3))
     assert free.scale_is_free
-    assert free.cost(VALUES, VALUES) == 0.0
+    assert free.loadings.cost(VALUES) == free.factors.cost(VALUES) == 0.0
     penalised = constraint_of(Settings(n_components=3, l1=0.5, c=4.0))
     assert not penalised.scale_is_free
     assert penalised.loadings.upper == 1.0
     assert penalised.factors.penalty.tolist() == [0.0, 2.0, 2.0]  # on the eta scale, alpha = 4
-    assert Constraint().cost(VALUES, VALUES) == 0.0

@@ -26,7 +26,7 @@ NUMBERS, NAMES = np.random.default_rng(1).random(400), [f"cell {i}" for i in ran
         (lambda _: pl.sweep(3), TypeError, "table of a sweep, got int"),
         (lambda fit: pl.compare(fit, MANY), ValueError, "same samples, got 60 and 400"),
         (lambda fit: pl.factor_scatter(fit, 1, 4), ValueError, "or 0 to 3, got 4"),
-        (lambda fit: pl.top_features(fit, feature_names=["a"]), ValueError, "one name for each of the 30"),
+        (lambda fit: pl.top_features(fit, feature_names=["a"]), ValueError, "one name for each of 30"),
         (lambda fit: pl.top_features(fit, kind="pie"), ValueError, "kind must be one of .*, got 'pie'"),
         (lambda fit: pl.top_features(fit, gene_symbols="x"), ValueError, r"names a column of adata\.var"),
         (lambda _: pl.top_features(JOINED, gene_symbols="x", feature_names=["a"]), ValueError, "one of them"),

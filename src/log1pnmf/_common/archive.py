@@ -54,9 +54,7 @@ def check_place(path: StrPath, *, force: bool = False) -> Path:
     """Refuse a place where nothing can or should be written, before any work is done."""
     place = Path(os.path.abspath(path))
     if place.exists() and not force:
-        raise FileExistsError(
-            f"{os.fspath(path)} already exists; choose another name or replace it (--force)"
-        )
+        raise FileExistsError(f"{os.fspath(path)} already exists; choose another or replace it (--force)")
     _check_folder(place, f"{os.fspath(path)} is to be written")
     return place
 

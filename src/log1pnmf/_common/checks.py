@@ -354,9 +354,7 @@ def check_known(rng: Random) -> None:
     """Refuse generators that `random_from_parts` cannot restore."""
     name = random_parts(rng)["state"]["bit_generator"]
     if name not in GENERATORS:
-        raise ValueError(
-            f"random_state must use one of {', '.join(GENERATORS)} where there is a checkpoint, got {name}"
-        )
+        raise ValueError(f"random_state must use one of {', '.join(GENERATORS)} for a checkpoint, got {name}")
 
 
 def random_from_parts(parts: Mapping[str, Any]) -> Random:

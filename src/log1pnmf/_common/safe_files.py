@@ -244,17 +244,13 @@ def _check_market(path: Path, limit: MemoryLimit) -> None:
             length += len(piece)
     sizes = line.split()
     if not sizes or not all(size.isdigit() for size in sizes):
-        raise BadFileError(
-            f"{path} has no line with its numbers of rows, columns and entries; it is incomplete"
-        )
+        raise BadFileError(f"{path} has no line with numbers of rows, columns and entries; it is incomplete")
     numbers = [int(size) for size in sizes]
     listed, general = (word in banner.lower() for word in (b"coordinate", b"general"))
     # bytes of an entry: at least as text ("1 1\n" or "1\n"), and in memory (two indices and a value)
     entries, text, memory = (numbers[-1], 4, 24) if listed else (math.prod(numbers[:2]), 2, 8)
     if entries * text > length + text:
-        raise BadFileError(
-            f"{path} should have {entries:,} entries, but is too short for them: it is truncated"
-        )
+        raise BadFileError(f"{path} should have {entries:,} entries, but is too short: it is truncated")
     limit.check(entries * memory * (1 if general else 2))
 
 

@@ -53,10 +53,8 @@ def batch_findings(fit: Any, counts: Any = None, *, n_top: int = 5) -> dict[str,
                 own, sizes = Counts.from_any(matrix.to_scipy()[rows]), found.size_factors[rows]
                 how: Any = {"noise": found.noise, "batches": batches.of_samples(rows)}
                 problem, constant = Problem(own, sizes, found.link, **how), found.noise.constant(own)
-                with_and_without = (
-                    make_engine("auto", one) for one in (problem, replace(problem, batches=None))
-                )
-                sums[b] = [one.loss(found.loadings[rows], factors) - constant for one in with_and_without]
+                for k, one in enumerate((problem, replace(problem, batches=None))):
+                    sums[b, k] = make_engine("auto", one).loss(found.loadings[rows], factors) - constant
                 show(b + 1, batches.n_batches)
     sums = np.vstack([sums, sums.sum(axis=0)])
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -63,8 +63,7 @@ def expected_deviance(mean: Array, dispersion: Array | None = None) -> Array:
 def _place(values: Array, grid: Array) -> Array:
     """Return the place of values in a geometric grid; that of the end where they are beyond it."""
     logs = np.log(np.clip(values, grid[0], grid[-1]) / grid[0])
-    place: Array = np.minimum(logs / np.log(grid[1] / grid[0]), len(grid) - 1.0)
-    return place
+    return np.asarray(np.minimum(logs / np.log(grid[1] / grid[0]), len(grid) - 1.0))
 
 
 @cache
@@ -148,11 +147,8 @@ def loading_errors(
     for first, part in parts_of(whole if source is None else source):
         here = counts_of(fit, part, same_samples=False)
         rows = slice(first, first + here.n_samples)
-        if own:
-            sizes = fit.size_factors[rows]
-        else:
-            kind = size_factors if given is None else given[rows]
-            sizes = new_samples(fit, here, kind).size_factors
+        kind = size_factors if given is None else given[rows]
+        sizes = fit.size_factors[rows] if own else new_samples(fit, here, kind).size_factors
         of_part = None if batches is None else batches.of_samples(rows)
         problem = Problem(here, sizes, fit.link, noise=fit.noise, batches=of_part)
         with threadpool_limits(1, user_api="blas"):  # more threads change bits

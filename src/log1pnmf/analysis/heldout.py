@@ -211,9 +211,7 @@ def heldout_score(estimator: Any, X: Any, y: Any = None, *, test_fraction: float
     new = counts_of(fit, X, same_samples=False)
     m = len(fit.factors)
     if m < 2:
-        raise ValueError(
-            "X has only one feature, so none is left to estimate loadings from; pass more features"
-        )
+        raise ValueError("X has one feature only, so none is left to find loadings from; pass more features")
     n_scored = min(max(1, round(test_fraction * m)), m - 1)
     scored = np.sort(np.random.default_rng(SEED).permutation(m)[:n_scored])
     totals = np.zeros(m)  # of the features over the fitted samples, as the fit has them

@@ -22,7 +22,7 @@ from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import ENGINES, resolve_engine
 from log1pnmf.fitting.checkpoint import fingerprint
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.fit_counts import KNOWN, FoldParameters, check_counts, checked, completed, fit_counts
+from log1pnmf.fitting.fit_counts import KNOWN, FoldParameters, check_enough, checked, completed, fit_counts
 from log1pnmf.fitting.settings import INITS, NoiseKind, Settings
 from log1pnmf.fitting.summary import note_on_sizes
 from log1pnmf.model.batches import Batches
@@ -190,10 +190,10 @@ def select(
     checks.check_choice("engine", parameters["engine"], ENGINES)
     everything = Counts.from_any(counts)
     data, rows = everything.part_in_memory(max_samples)
-    check_counts(data)
     first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0], "noise": grid.noise[-1]}
     seed = checks.new_seed(checks.as_random(random_state))
     settings, given = checked(**parameters, **first, random_state=seed, batch=batch)
+    check_enough(data, settings)
     if "dispersion" in given:
         raise ValueError("dispersion must be 'feature' or 'shared' here: every fold finds its own")
     batches = None
@@ -205,10 +205,9 @@ def select(
     settings = replace(settings, engine=engine)
     sizes = given.get("size_factors", settings.size_factors)
     sizes = sizes if isinstance(sizes, str) else everything.size_factors(sizes)[rows]
+    arrays = {"size_factors": [data.size_factors(sizes)], "batch": batches and [batches.labels]}
     about = {
-        **fingerprint(
-            settings, data, size_factors=[data.size_factors(sizes)], batch=batches and [batches.labels]
-        ),
+        **fingerprint(settings, data, **arrays),
         "grid": {name: list(values) for name, values in asdict(grid).items()},
         "holdout": holdout,
         "n_folds": int(n_folds),

@@ -70,12 +70,8 @@ def judge(summary: Mapping[str, Any], *, holdout: str = "counts", notes: Sequenc
     }
     # without an error (one sample) there is only the best
     near = table["difference"] >= -np.nan_to_num(table["se_difference"])
-    settings = zip(
-        *(table[name][near].tolist() for name in ("c", "n_components", "l1", "noise")), strict=True
-    )
-    simplest = min(
-        (Setting(c, int(k), l1, noise) for c, k, l1, noise in settings), key=lambda s: s.complexity
-    )
+    rows = zip(*(table[name][near].tolist() for name in ("c", "n_components", "l1", "noise")), strict=True)
+    simplest = min((Setting(c, int(k), l1, noise) for c, k, l1, noise in rows), key=lambda s: s.complexity)
     compared = [name for name in SHORT if len(np.unique(table[name])) > 1]
     verdicts = [_verdict(table, name, near, holdout) for name in compared]
     contradiction, about_stability = _stability(table, simplest)
@@ -328,9 +324,7 @@ class Selection:
             notes.append(f"Not tried: K = {joined([*map(str, self.not_tried)])}.")
         n_samples, of_all = self.scores.shape[2], self.about["n_samples"]
         if n_samples < of_all:
-            notes.append(
-                f"Fitted to {n_samples:,} random samples of {of_all:,}: rare factors need all of them."
-            )
+            notes.append(f"Fitted to {n_samples:,} random samples of {of_all:,}: rare factors need them all.")
         return judge(self.summary, holdout=self.about["holdout"], notes=notes)
 
     def __repr__(self) -> str:

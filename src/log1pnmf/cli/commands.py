@@ -20,7 +20,7 @@ from log1pnmf.analysis.markers import markers as find_markers
 from log1pnmf.analysis.usage import Usage
 from log1pnmf.analysis.usage import usage as compare_groups
 from log1pnmf.cli import options as common
-from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.counts import Counts, holds_counts
 from log1pnmf.counts.features import match_names, select_features
 from log1pnmf.counts.text import TEXT_FORMATS, CountTable
 from log1pnmf.counts.write import numbered, write_anndata, write_table
@@ -195,9 +195,7 @@ def usage(
     if replicate is not None and samples_are_replicates:
         raise typer.BadParameter("--replicate and --samples-are-replicates contradict each other; choose one")
     if interaction and within is None:
-        raise typer.BadParameter(
-            "--interaction needs --within, the column with the cell type (part) of samples"
-        )
+        raise typer.BadParameter("--interaction needs --within, the column with the cell type of samples")
     folder = RunFolder.open(run)
     order: Any = slice(None)
     columns: Any = folder.labels
@@ -303,7 +301,7 @@ def _about_counts(table: CountTable, screen: Screen) -> None:
         "density": table.fraction,
         "total": counts.total,
         "max": float(values.max(initial=0.0)),
-        "integer": bool((values == np.rint(values)).all()),
+        "integer": holds_counts(values),
         "totals": np.quantile(counts.row_sums, [0.0, 0.5, 1.0]).tolist(),
         "empty_samples": counts.n_empty[0],
         "empty_features": counts.n_empty[1],

@@ -50,14 +50,10 @@ def read_streamed(path: Path, reading: Reading, scheduler: str | None, screen: S
     """Pass over all counts once and leave them on disk; `scheduler` is the address of a Dask cluster."""
     kind = format_of(path)
     if kind not in ("h5ad", "zarr"):
-        raise BadFileError(
-            f"--engine streaming reads .h5ad and .zarr, got {path}; write one with log1pnmf convert"
-        )
+        raise BadFileError(f"--engine streaming reads .h5ad and .zarr, got {path}; use log1pnmf convert")
     filters = reading.min_samples, reading.min_counts, reading.min_features, reading.mask_var
     if reading.transpose or any(filters):
-        raise BadFileError(
-            "--engine streaming cannot filter or transpose; do that first with log1pnmf convert"
-        )
+        raise BadFileError("--engine streaming cannot filter or transpose; log1pnmf convert does that first")
     source = open_counts(
         path,
         layer=reading.layer,

@@ -94,9 +94,7 @@ Seed = Annotated[int, run("N", "Random seed.")]
 Jobs = Annotated[int | None, run("N", "Number of threads.", show_default="all cores")]
 MaxSamples = Annotated[int | None, run("N", "Use only N random samples.", show_default="all")]
 TimeLimit = Annotated[float | None, run("SECONDS", "Stop each fit after this time and keep the result.")]
-Checkpoint = Annotated[
-    Path | None, run("PATH", "Save the state of the fit to this file, every 30 seconds and at the end.")
-]
+Checkpoint = Annotated[Path | None, run("PATH", "Save the fit's state here every 30 seconds and at the end.")]
 Resume = Annotated[Path | None, run("PATH", "Continue from a checkpoint, with the same file and options.")]
 
 Folder = Annotated[Path, output("FOLDER", "New folder for the results.", "-o", "--output")]
@@ -167,9 +165,7 @@ def parse_settings(given: Sequence[str]) -> dict[str, Any]:
     for text in given:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or name not in SETTABLE:
-            raise typer.BadParameter(
-                f"--set takes NAME=VALUE with one of {', '.join(SETTABLE)}, got {text!r}"
-            )
+            raise typer.BadParameter(f"--set takes NAME=VALUE with one of {', '.join(SETTABLE)}, got {text}")
         kind: Any = type(getattr(Settings, name, ""))
         try:
             found[name] = value if text == "l1=auto" else kind(value)

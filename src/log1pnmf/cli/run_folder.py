@@ -357,9 +357,7 @@ class RunFolder:
         try:
             with open(path, newline="", encoding="utf-8") as file:
                 header, *rows = [[plain_cell(cell) for cell in row] for row in csv.reader(file)]
-            columns = {
-                name: np.array(column) for name, column in zip(header, zip(*rows, strict=True), strict=True)
-            }
+            columns = dict(zip(header, map(np.array, zip(*rows, strict=True)), strict=True))
             return columns | {name: columns[name].astype(kind) for name, kind in types.items()}
         except (OSError, ValueError, KeyError, csv.Error) as error:
             raise BadFileError(f"{path} is damaged ({error}); run the command again") from error

@@ -257,9 +257,7 @@ def open_counts(
         chunks, features = _from_path(os.fspath(source), layer, limit, max_memory)
     elif _is_anndata(source):
         chunks = _from_anndata(source, layer, limit, max_memory)
-        samples, features = (
-            np.asarray(names, dtype=object) for names in (source.obs_names, source.var_names)
-        )
+        samples, features = (np.asarray(one, dtype=object) for one in (source.obs_names, source.var_names))
     elif layer is not None:
         raise ValueError(f"layer={layer!r} is for AnnData, but counts are a {type(source).__name__}")
     else:
@@ -297,16 +295,14 @@ def _from_path(
         store = safe_files.open_store(path, safe_files.MemoryLimit(path, max_memory))
         name = "X" if layer is None else f"layers/{layer}"
         if name in store:
-            return _rows(path, store, name, limit), _feature_names(store) if "var" in store else None
+            chunks, features = _rows(path, store, name, limit), None
+            if "var" in store:
+                var = store.node("var")
+                (index,) = safe_files.texts(var.attrs.get("_index", "_index"))
+                features = np.array(safe_files.texts(var[index][:]), dtype=object)
+            return chunks, features
         have = ", ".join(["X", *store.members("layers")])
     raise KeyError(f"{path} has no {name}; it has {have}")
-
-
-def _feature_names(store: safe_files.Store) -> np.ndarray:
-    var = store.node("var")
-    return np.array(
-        safe_files.texts(var[safe_files.texts(var.attrs.get("_index", "_index"))[0]][:]), dtype=object
-    )
 
 
 def _rows(path: str, store: safe_files.Store, name: str, limit: int) -> RowChunks:

@@ -94,10 +94,6 @@ def refuse_others(X: Any) -> None:
 
 def checked_matrix(X: Any) -> Any:
     """Turn the input into a numeric 2-d array or a CSR or CSC matrix, with scikit-learn's own messages."""
-    compressed = sparse.issparse(X) and X.format in ("csr", "csc") and X.ndim == 2
-    plain = compressed and X.dtype.kind in "buif" and not isinstance(X.data, np.ma.MaskedArray)
-    if plain and 0 < min(X.shape) <= max(X.shape) <= MAX_INT32:
-        return X  # there is nothing to convert
     from sklearn.utils import check_array  # it takes a second to load
 
     if isinstance(X, np.matrix):
@@ -136,9 +132,7 @@ def names_of(X: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
     named = [isinstance(name, str) for name in X.columns]
     if any(named) and not all(named):
         first = X.columns[named.index(False)]
-        raise TypeError(
-            f"names of features must all be text, got {first!r} among them; pass X.rename(columns=str)"
-        )
+        raise TypeError(f"names of features must all be text, got {first!r}; pass X.rename(columns=str)")
     rows = getattr(X, "index", None)
     rows = rows if rows is not None and all(isinstance(name, str) for name in rows) else None
     names = (rows, X.columns if all(named) else None)
@@ -299,9 +293,13 @@ class Counts:
         """
         if isinstance(X, Counts):
             return X
-        refuse_others(X)
-        X = to_host(X)
-        matrix = checked_matrix(X)
+        matrix, sample_names, feature_names = X, None, None
+        compressed = sparse.issparse(X) and X.format in ("csr", "csc") and X.ndim == 2
+        plain = compressed and X.dtype.kind in "buif" and not isinstance(X.data, np.ma.MaskedArray)
+        if not (plain and 0 < min(X.shape) <= max(X.shape) <= MAX_INT32):  # there is something to convert
+            refuse_others(X)
+            X = to_host(X)
+            matrix, (sample_names, feature_names) = checked_matrix(X), names_of(X)
         columns = fractional = None
         if not sparse.issparse(matrix):
             rows, fractional = compress_dense(matrix)
@@ -313,7 +311,6 @@ class Counts:
             rows, columns = (side.transpose(), side) if turned else (side, None)
         if fractional is not None:
             warn(fractional, UserWarning)
-        sample_names, feature_names = names_of(X)
         return cls(rows, columns, sample_names, feature_names)
 
     def part_in_memory(self, most: int | None = None) -> tuple[Counts, NDArray[np.int64]]:

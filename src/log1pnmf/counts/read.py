@@ -76,9 +76,7 @@ def _from_archive(path: Path, file: BinaryIO, stored: Mapping[str, Any]) -> RawT
         chosen = [name for name in MATRICES if name in tables] or tables
         if len(tables) != 1 and chosen is tables:
             there = ", ".join(f"{name} {stored[name].shape}" for name in names) or "nothing"
-            raise BadFileError(
-                f"{path} must hold one table of counts, called 'counts' if there are several; got {there}"
-            )
+            raise BadFileError(f"{path} must hold one table of counts, or one called 'counts'; got {there}")
         matrix = stored[chosen[0]]
         notes = (f"counts read from array {chosen[0]!r}",)
     columns = {one.removeprefix(COLUMN): stored[one] for one in names if one.startswith(COLUMN)}
@@ -175,9 +173,8 @@ def read_market(path: Path, limit: MemoryLimit) -> RawTable:
     """Read a matrix; one of 10x, with its names beside it, as the folder it is in."""
     if path.name.endswith(MATRIX) and _beside(path, FEATURES) and _beside(path, BARCODES):
         return read_market_folder(path.parent, limit, path)
-    return RawTable(
-        safe_files.market_matrix(path, limit), notes=("a .mtx file has no names; rows were read as samples",)
-    )
+    notes = ("a .mtx file has no names; rows were read as samples",)
+    return RawTable(safe_files.market_matrix(path, limit), notes=notes)
 
 
 def read_market_folder(folder: Path, limit: MemoryLimit, matrix: Path | None = None) -> RawTable:
@@ -373,7 +370,7 @@ def filter_table(
     features = np.flatnonzero(stays)
     if not len(samples) or not len(features):
         raise BadFileError(
-            f"{table.source or 'the table'}: filters left nothing ({'; '.join(report)}); lower them"
+            f"{table.source or 'table'}: filters left nothing ({'; '.join(report)}); lower them"
         )
     if len(samples) < n or len(features) < m:
         names, feature_names = table.sample_names, table.feature_names

@@ -109,9 +109,7 @@ def folds(
     check_whole("n_folds", n_folds, least=1)
     if test_fraction is None:
         if n_folds == 1:
-            raise ValueError(
-                "n_folds=1 leaves nothing to train on: pass test_fraction, or at least two folds"
-            )
+            raise ValueError("n_folds=1 leaves nothing to train on: pass test_fraction, or more folds")
         share = 1.0 / n_folds
     else:
         share = check_fraction(test_fraction)

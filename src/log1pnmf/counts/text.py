@@ -153,9 +153,7 @@ class CountTable:
         """
         if column not in self.sample_columns:
             known = ", ".join(map(repr, self.sample_columns)) or "none"
-            raise BadFileError(
-                f"{self.source} has no sample column {column!r}; choose one of those there: {known}"
-            )
+            raise BadFileError(f"{self.source} has no sample column {column!r}; choose one of: {known}")
         return self.sample_columns[column]
 
 

@@ -34,9 +34,7 @@ def write_table(table: CountTable, path: StrPath, *, force: bool = False) -> tup
     """
     kind = format_of(path) if Path(path).suffix else "10x folder"
     if kind not in WRITERS:
-        raise BadFileError(
-            f"{os.fspath(path)} cannot be written: {kind} is only read; use {', '.join(WRITABLE)}"
-        )
+        raise BadFileError(f"{os.fspath(path)}: {kind} is only read, not written; use {', '.join(WRITABLE)}")
     with building(path, force=force) as temporary:
         WRITERS[kind](table, temporary)
     lost = []

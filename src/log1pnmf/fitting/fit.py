@@ -221,9 +221,7 @@ def check_factor_names(names: NDArray[Any], n_components: int) -> None:
         raise ValueError(f"factor names must be {n_components}, got shape {names.shape}")
     for name in names.tolist():
         if not isinstance(name, str) or not name.strip() or len(name) > LONGEST or not name.isprintable():
-            raise ValueError(
-                f"a factor's name must be text of 1 to {LONGEST} printable letters, got {name!r}"
-            )
+            raise ValueError(f"a factor's name must have 1 to {LONGEST} printable letters, got {name!r}")
     if len(set(names.tolist())) != n_components:
         twice = next(name for name in names.tolist() if names.tolist().count(name) > 1)
         raise ValueError(f"every factor needs a name of its own, got {twice!r} twice")
@@ -636,9 +634,7 @@ class Fit:
             names = np.array([str(name) for name in given], dtype=object)
             if names.shape != (length,):
                 each = what.partition("_")[0]
-                raise ValueError(
-                    f"{what} must have one name for each of the {length} {each}s, got {len(names)}"
-                )
+                raise ValueError(f"{what} must have one name for each of {length} {each}s, got {len(names)}")
             changed[what] = names
         return replace(self, **changed) if changed else self
 

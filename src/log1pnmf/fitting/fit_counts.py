@@ -301,9 +301,8 @@ def _held_out(
 def _quick_fit(train: Counts, asked: Settings, given: dict[str, Any], **changed: Any) -> Fit:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", convergence_warning())
-        return fit_counts(
-            train, replace(asked, **{**ENOUGH, **changed}, size_factors=GIVEN), **given, verbose=0
-        )
+        settings = replace(asked, **{**ENOUGH, **changed}, size_factors=GIVEN)
+        return fit_counts(train, settings, **given, verbose=0)
 
 
 def _gain(score: Array, other: Array) -> tuple[float, float]:
@@ -440,7 +439,7 @@ def fit_counts(
     loaded = None if resume is None else load_checkpoint(resume)
     asked = settings if init is None else settings.having(init=GIVEN, n_init=1)
     data = as_counts(counts, asked.engine)
-    _check_enough(data, asked)
+    check_enough(data, asked)
     batches = None if batch is None else _batches(batch, asked, data, init)
     parts, known = dict(zip(KNOWN, (fixed_loadings, fixed_factors, mask), strict=True)), None
     if any(part is not None for part in parts.values()):
@@ -539,8 +538,8 @@ def _batches(batch: Any, asked: Settings, counts: Counts, init: Any) -> Batches:
     return own
 
 
-def check_counts(counts: Counts) -> None:
-    """Refuse counts that are all zero, and totals so large that double precision loses digits."""
+def check_enough(counts: Counts, asked: Settings) -> None:
+    """Refuse counts that cannot be fitted, and warn where there are too few of them for the factors."""
     if counts.nnz == 0:
         raise ValueError(f"counts are all zero (shape {counts.shape}): pass data with at least one count")
     if (largest := float(counts.row_sums.max())) > LARGEST_TOTAL:
@@ -548,11 +547,6 @@ def check_counts(counts: Counts) -> None:
             f"a sample must not have more than {LARGEST_TOTAL:.0e} counts in all, got {largest:.3g}, whose "
             "log-likelihood would lose digits; leave it out, or divide all counts by the same number"
         )
-
-
-def _check_enough(counts: Counts, asked: Settings) -> None:
-    """Refuse counts that cannot be fitted, and warn where there are too few of them for the factors."""
-    check_counts(counts)
     if asked.fits_sizes and not counts.in_memory:
         raise ValueError(
             "size_factors='fit' needs counts in memory, but these are in chunks; load them, or use "

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.arrays import RowFile
 from log1pnmf._common.checks import check_number, check_one_each, convergence_warning, warn
 from log1pnmf.counts.compress import dense_blocks
-from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.counts import Counts, holds_counts
 from log1pnmf.counts.features import align_features, select_features, shared_features
 from log1pnmf.counts.passes import parts_of, source_of
 from log1pnmf.counts.splitting import split_counts
@@ -272,12 +272,8 @@ class NewSamples:
         if self.features is None:
             object.__setattr__(self, "features", np.arange(len(self.fit.factors)))
         if self.prior is None:
-            object.__setattr__(self, "prior", prior_counts(self.fit) if self._whole_numbers else 0.0)
-
-    @property
-    def _whole_numbers(self) -> bool:
-        values = self.counts.by_row.values
-        return bool((values == np.rint(values)).all())
+            whole = holds_counts(self.counts.by_row.values)
+            object.__setattr__(self, "prior", prior_counts(self.fit) if whole else 0.0)
 
     @cached_property
     def carried(self) -> Array:
@@ -349,7 +345,7 @@ class NewSamples:
         """Describe how much is observed, and how a held-out tenth of the counts is predicted."""
         fit, notes = self.fit, self._described_features()
         few = fit.n_components == 1 or self.counts.n_samples < LEAST_SAMPLES
-        if few or not self.prior or not self._whole_numbers:
+        if few or not self.prior or not holds_counts(self.counts.by_row.values):
             return self, notes
         part = self.of_rows(_evenly(self.counts.n_samples))
         seen, unseen = split_counts(part.counts, HELD_OUT, random_state=0)

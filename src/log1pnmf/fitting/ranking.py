@@ -137,6 +137,5 @@ def rank_features(
 
 def ranking_of(fit: Fit, unmoved: Array | None = None) -> Ranking:
     """Rank the features of a fit; `unmoved` as in `rank_features`."""
-    return rank_features(
-        fit.loadings, fit.factors, fit.size_factors, fit.link, dispersion=fit.dispersion, unmoved=unmoved
-    )
+    at = fit.loadings, fit.factors, fit.size_factors, fit.link
+    return rank_features(*at, dispersion=fit.dispersion, unmoved=unmoved)

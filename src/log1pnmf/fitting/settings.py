@@ -101,29 +101,27 @@ class Settings:
         for name in NUMBERS:
             check_number(name, getattr(self, name), finite=name != "mask_penalty")
             object.__setattr__(self, name, float(getattr(self, name)))
-        if self.likelihood == "adaptive" and self.row_solver == "coordinate":
+        poisson, newton = self.noise == "poisson", self.row_solver == "newton"
+        if self.likelihood == "adaptive" and not newton:
             raise ValueError(
                 "likelihood='adaptive' needs row_solver='newton', got 'coordinate', the paper's solver; use "
                 "likelihood='exact', 'chebyshev' or 'taylor' with it"
             )
-        if self.row_solver != "newton" and self.engine not in ("auto", "native"):
+        if self.engine not in ("auto", "native") and not newton:
             raise ValueError(
                 f"engine={self.engine!r} cannot be used here: it has row_solver='newton' only, got "
                 f"{self.row_solver!r}; use engine='native' for the paper's solver"
             )
-        self._check_noise()
-
-    def _check_noise(self) -> None:
-        if self.noise == "poisson" and self.dispersion != Settings.dispersion:
+        if self.dispersion != Settings.dispersion and poisson:
             raise ValueError("dispersion is used by noise='nb' only; leave it out, or pass noise='nb'")
-        if self.noise == "auto" and self.dispersion == GIVEN:
+        if self.dispersion == GIVEN and self.noise == "auto":
             raise ValueError("noise='auto' chooses whether there is a dispersion; use noise='nb' to give one")
-        if self.noise != "poisson" and self.likelihood in QUADRATICS:
+        if self.likelihood in QUADRATICS and not poisson:
             raise ValueError(
                 f"likelihood={self.likelihood!r} supports Poisson noise only; "
                 f"with noise={self.noise!r} use 'adaptive' or 'auto'"
             )
-        if self.noise != "poisson" and self.row_solver != "newton":
+        if not (newton or poisson):
             raise ValueError(
                 f"row_solver must be 'newton' with noise={self.noise!r}, got {self.row_solver!r}"
             )

@@ -39,9 +39,8 @@ class Point:
 
     def adopted(self, engine: Engine) -> Point:
         """Return the same pair in the arrays of an engine."""
-        return replace(
-            self, loadings=engine.adopt(self.loadings), factors=engine.adopt(self.factors, "factors")
-        )
+        loadings, factors = engine.adopt(self.loadings), engine.adopt(self.factors, "factors")
+        return replace(self, loadings=loadings, factors=factors)
 
     def on_host(self) -> Point:
         """Return the same pair as NumPy arrays."""
@@ -390,7 +389,8 @@ def alternate(
                 steps[which] = engine.half_step(side, *ends, with_batch_sums=leads and effects, **how)
             tried, moved = moved, replace(moved, **{which: steps[which].values})
         lead = steps[leader]
-        objective = lead.loss + constraint.cost(tried.loadings, tried.factors) + here.cost
+        penalty = constraint.loadings.cost(tried.loadings) + constraint.factors.cost(tried.factors)
+        objective = lead.loss + penalty + here.cost
         if first and math.isnan(objective):
             raise ValueError(
                 "the log-likelihood of the start is not a number: double precision cannot represent "

@@ -61,9 +61,7 @@ class Batches:
         names = self.names or tuple(map(str, range(len(effects))))
         if len(names) != len(effects) or len(set(names)) != len(names):
             raise ValueError(f"the {len(effects)} batches must have a name each, got {', '.join(names)}")
-        object.__setattr__(self, "labels", labels)
-        object.__setattr__(self, "effects", effects)
-        object.__setattr__(self, "names", names)
+        self.__dict__.update(labels=labels, effects=effects, names=names)
 
     @classmethod
     def of(

@@ -87,10 +87,9 @@ class ShiftedLog:
         if not c > 0:
             raise ValueError(f"c must be positive or inf, got {c}")
         identity = math.isinf(c)
-        own = (c, identity, 1.0 if identity else max(1.0, c), 1.0 if identity else c)
-        for name, value in zip(("c", "is_identity", "alpha", "exposure_scale"), own, strict=True):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "name", "identity" if identity else "shifted_log")
+        alpha, scale = (1.0, 1.0) if identity else (max(1.0, c), c)
+        name = "identity" if identity else "shifted_log"
+        self.__dict__.update(c=c, is_identity=identity, alpha=alpha, exposure_scale=scale, name=name)
 
     def link(self, lam: ArrayLike) -> NDArray[np.float64]:
         """Rate to link scale, ``alpha * log1p(lam / c)``."""

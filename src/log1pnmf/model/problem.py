@@ -141,16 +141,17 @@ class Problem:
 
     def __post_init__(self) -> None:
         size_factors = np.ascontiguousarray(self.size_factors, dtype=np.float64)
-        object.__setattr__(self, "size_factors", size_factors)
-        object.__setattr__(self, "exposure", self.link.exposure_scale * size_factors)
-        if exact := self.link.is_identity and self.noise.zero_loss_is_mean:
-            object.__setattr__(self, "zeros", EXACT_FOR_IDENTITY)
+        exact = self.link.is_identity and self.noise.zero_loss_is_mean
         kind: Likelihood = "adaptive" if isinstance(self.zeros, AdaptiveZeros) else "approximate"
-        object.__setattr__(self, "likelihood", "exact" if exact or self.zeros is None else kind)
         cost = self.noise.cost + (0.0 if self.batches is None else self.batches.cost)
-        prior = self.size_prior
-        cost += 0.0 if prior is None else float(prior.costs(size_factors).sum())
-        object.__setattr__(self, "cost", cost)
+        cost += 0.0 if self.size_prior is None else float(self.size_prior.costs(size_factors).sum())
+        self.__dict__.update(
+            size_factors=size_factors,
+            exposure=self.link.exposure_scale * size_factors,
+            zeros=EXACT_FOR_IDENTITY if exact else self.zeros,
+            likelihood="exact" if exact or self.zeros is None else kind,
+            cost=cost,
+        )
 
     @property
     def profile(self) -> Array:
@@ -176,17 +177,13 @@ class Problem:
         if zeros is None:
             return None
         n, m = self.counts.shape
-        if isinstance(zeros, AdaptiveZeros):  # of every feature: linear and quadratic coefficient
-            own, stored = np.ascontiguousarray(zeros.quadratics[:, 1:3]), zeros.stored
+        if isinstance(zeros, AdaptiveZeros):
+            own, stored = zeros.of_eta, zeros.stored
         else:
             own, stored = np.tile([float(zeros.a1), float(zeros.a2)], (m, 1)), None
-        linear, square = np.ascontiguousarray(own.T[:1]), np.ascontiguousarray(own.T[1:2])
-        third, dispersed = None, not self.noise.zero_loss_is_mean
-        if isinstance(zeros, AdaptiveZeros):
-            third = zeros.by_exposure[:, 1] if dispersed else zeros.a4
-        if third is not None:
-            own, square = np.column_stack([own, third]), np.vstack([square, third])
-        t, powers = self.exposure[None], np.array([[1], [2 if dispersed else 1]])[: len(square)]
+        linear, square = np.ascontiguousarray(own.T[:1]), np.ascontiguousarray(own.T[1:])
+        powers = np.array([[1], [1 if self.noise.zero_loss_is_mean else 2]])[: len(square)]
+        t = self.exposure[None]
         exposures, squares = np.ascontiguousarray(t), t**powers
         if features:
             of_features = np.ascontiguousarray(linear.T), np.ascontiguousarray(square.T)
@@ -319,10 +316,6 @@ class Constraint:
         widths = [np.shape(getattr(side, name)) for side in (self.loadings, self.factors) for name in NUMBERS]
         return bool(self.scales(max((shape[-1] for shape in widths if shape), default=1))[0].all())
 
-    def cost(self, loadings: Any, factors: Any) -> float:
-        """Sum the penalties of both sides."""
-        return self.loadings.cost(loadings) + self.factors.cost(factors)
-
 
 FREE = Constraint()  # non-negative, without penalty
 
@@ -367,9 +360,7 @@ class Structure:
     def kinds(self) -> list[str]:
         """What is known of each of them, one of `KINDS`."""
         parts = zip(KINDS[2:], (self.factors, self.mask), strict=True)
-        first = [
-            "pattern" if some else "loadings" for some in np.any(np.isnan(self.loadings), axis=0).tolist()
-        ]
+        first = ["pattern" if unknown.any() else "loadings" for unknown in np.isnan(self.loadings).T]
         return first + [kind for kind, part in parts for _ in range(part.shape[1])]
 
     def of_samples(self, rows: Any) -> Structure:
@@ -401,9 +392,8 @@ class Structure:
         return Bounds(lower, upper, own if own.any() else 0.0)
 
     def _baseline(self, kinds: NDArray[np.str_]) -> int | None:
-        even = np.flatnonzero(
-            (self.loadings == self.loadings[:1]).all(axis=0) & (self.loadings > 0.0).all(axis=0)
-        )
+        same = (self.loadings == self.loadings[:1]) & (self.loadings > 0.0)
+        even = np.flatnonzero(same.all(axis=0))
         if len(even):
             return int(even[0])
         free = np.flatnonzero(kinds == FREE_KIND)

@@ -97,17 +97,17 @@ class AdaptiveZeros:
     caps: Array
     error: float  # sum over the others of ``t * |loss / t - quadratic|`` where the set was chosen
     constants: Array = field(init=False, repr=False)  # (m,): sums of the constant terms
+    of_eta: Array = field(init=False, repr=False)  # (m, 2 or 3): coefficients of eta
 
     def __post_init__(self) -> None:
         # numbers of single precision, two of which have room in one double of an engine; not the constants
         own, largest = self.quadratics.copy(), np.finfo(np.float32).max
         of_eta = {3: [1, 2], 4: [1, 2, 3], 5: [1, 2, 4]}[own.shape[1]]
         own[:, of_eta] = own[:, of_eta].clip(-largest, largest).astype(np.float32)
-        object.__setattr__(self, "quadratics", own)
         constants = own[:, 0] * self.exposure[:, 0]
         if own.shape[1] == 5:
             constants = constants + own[:, 3] * self.exposure[:, 1]
-        object.__setattr__(self, "constants", constants)
+        self.__dict__.update(quadratics=own, constants=constants, of_eta=np.ascontiguousarray(own[:, of_eta]))
 
     @property
     def constant(self) -> Array:

@@ -130,9 +130,8 @@ def fit_of_arrays(loadings: Array, factors: Array, c: float = 1.0, **known: Any)
 
 def chosen_factors(fit: Fit, factors: Sequence[int | str] | None) -> list[int]:
     """Return the numbers of factors that are given by number or name; of all, where none are given."""
-    return [
-        factor_number(k, fit.factor_names) for k in (range(fit.n_components) if factors is None else factors)
-    ]
+    given = range(fit.n_components) if factors is None else factors
+    return [factor_number(k, fit.factor_names) for k in given]
 
 
 def result_in(source: Any, kind: type, key: str | None, *, tool: str, call: str) -> Any:

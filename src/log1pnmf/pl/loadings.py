@@ -184,17 +184,13 @@ def _places(source: Any, basis: Any, n: int) -> tuple[np.ndarray, str | None]:
     found = None
     if basis is None or isinstance(basis, str):
         if not is_annotated(source):
-            raise ValueError(
-                "basis is needed: pass an array with two numbers for each sample, or AnnData with a UMAP"
-            )
+            raise ValueError("basis is needed: pass an array, two numbers per sample, or AnnData with a UMAP")
         wanted = MAPS if basis is None else (basis, f"X_{basis}")
         found = next((name for name in wanted if name in source.obsm), None)
         if found is None:
             what = "no map of the samples" if basis is None else f"no {basis!r}"
             known = ", ".join(map(repr, source.obsm)) or "none"
-            raise KeyError(
-                f"adata.obsm has {what} (it has: {known}); run scanpy.tl.umap(adata), or pass basis="
-            )
+            raise KeyError(f"adata.obsm has {what} (it has: {known}); run scanpy.tl.umap, or pass basis=")
         basis = source.obsm[found]
     places = np.asarray(basis, dtype=np.float64)
     if places.ndim != 2 or len(places) != n or places.shape[1] < 2:

@@ -138,9 +138,7 @@ OF_SAMPLES = {
 
 def _measure_both(finite: Sequence[Fit], additive: Sequence[Fit], groups: Groups | None) -> list[Measure]:
     """Measure the first fit of each; the others of the same setting show the differences between starts."""
-    tables = [
-        zip(*(_measured(one, groups) for one in several), strict=True) for several in (finite, additive)
-    ]
+    tables = [zip(*(_measured(one, groups) for one in fits), strict=True) for fits in (finite, additive)]
     known = max(len(finite), len(additive)) > 1
     texts = (OF_GROUPS | OF_SAMPLES if groups is not None else OF_SAMPLES).items()
     measures = []

@@ -88,9 +88,8 @@ def map_data(inputs: ReportInput, colors: Sequence[str]) -> list[dict[str, Any]]
     parts += [(color, SHADES, largest == name) for name, color in named]
     maps = []
     for title, sections in inputs.maps.items():
-        panels = [
-            _map_panel(one, one.name or "dominant factor", None, parts) for one in sections[:MOST_SECTIONS]
-        ]
+        shown = sections[:MOST_SECTIONS]
+        panels = [_map_panel(one, one.name or "dominant factor", None, parts) for one in shown]
         for k, (name, color) in enumerate(zip(fit.factor_labels, colors, strict=True)):
             if len(sections) == 1:
                 shades = [(color, shade, levels[:, k] == shade) for shade in range(SHADES + 1)]
