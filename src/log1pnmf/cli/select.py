@@ -28,7 +28,7 @@ from log1pnmf.fitting.fit import c_name
 from log1pnmf.fitting.settings import NOISES, Settings
 
 from .console import KEPT, Screen, noted
-from .options import Reading, SolverOptions, read_filtered, unfolded
+from .options import Reading, SolverOptions, batches_of, read_filtered, unfolded
 from .run_folder import Source, claimed_for_run, write_columns, write_json, write_picture
 
 # ---------- the folder that log1pnmf select leaves
@@ -118,7 +118,7 @@ def select(
                 found = compare_settings(
                     table.counts,
                     resume=folder / STATE,
-                    batch=None if batch is None else table.labels(batch),
+                    batch=batches_of(table, batch),
                     **common.with_tables(asked),
                 )
         except KeyboardInterrupt:

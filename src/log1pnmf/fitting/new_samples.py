@@ -191,7 +191,8 @@ def _in_parts(
             if not len(here):
                 raise ValueError(
                     f"the samples have no fitted feature (first here {names[0]!r}, in the fit "
-                    f"{fit.feature_names[0]!r}) by a name that occurs once in both; are they named alike?"
+                    f"{fit.feature_names[0]!r}) by a name that occurs once in both; are they named alike? "
+                    "(gene_symbols names those of AnnData by a column of var)"
                 )
             counts = select_features(counts, here)
         else:

@@ -380,7 +380,12 @@ def extend_features(
     fit, keys = fit_from(adata, key), Keys(key_added or f"{Keys(key).uns}_all")
     chosen = read_counts(adata, layer_of_fit(adata, key, layer), np.arange(adata.n_vars))
     extended = extend_fit(fit, chosen.counts, n_jobs=n_jobs)
-    logger.info(extended.messages[0])
+    if extended is fit:
+        more = adata.raw is not None and adata.raw.n_vars > adata.n_vars
+        advice = "; adata.raw has more: fit adata.raw.to_adata() with mask_var" if more else ""
+        logger.warning("nothing to add: all %d features of adata are in the fit%s", adata.n_vars, advice)
+    else:
+        logger.info(extended.messages[0])
     write_fit(adata, keys, extended, chosen)
 
 
@@ -722,10 +727,11 @@ def chosen_features(adata: Any, mask_var: Any, layer: str | None = None) -> NDAr
         what = f"adata.var[{mask_var!r}]"
         mask_var = column_of(adata, "var", mask_var, "mask_var")
     mask = np.asarray(mask_var)
-    if mask.dtype != bool or mask.shape != (adata.n_vars,):
+    others = [value for value in mask.ravel().tolist() if not isinstance(value, bool)]
+    if others or mask.shape != (adata.n_vars,):
         raise ValueError(
             f"{what} must be True or False for each of the {adata.n_vars} features, "
-            f"got {mask.dtype} of shape {mask.shape}"
+            f"got {repr(others[0]) if others else f'an array of shape {mask.shape}'}"
         )
     if not mask.any():
         raise ValueError(f"{what} leaves no feature; choose at least one")
