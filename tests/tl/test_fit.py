@@ -163,7 +163,7 @@ def test_all_features_are_added_to_a_fit_of_some(cells, caplog):
     assert "300 features were fitted, and 300 were added" in every.messages[0]
     assert len(lp.analysis.markers(every, adata.X, n_jobs=1).feature_names) == 600
     lp.tl.extend_features(adata, key="log1p_nmf_all")
-    assert "nothing to add: all 600 features" in caplog.text
+    assert "nothing to add: the fit has all 600 features" in caplog.text
     new = cells[:30].copy()
     lp.tl.transform(new, adata)  # uses the fitted ones
     assert lp.as_fit(new).feature_names.tolist() == some.feature_names.tolist()

@@ -145,10 +145,8 @@ def select(
             chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}{kind}"
             read = {one.name: getattr(reading, one.name) for one in fields(reading)} | {"batch": batch}
             for name, value in read.items():
-                if value:
-                    chosen += f" --{name.replace('_', '-')}" + (
-                        "" if value is True else f" {shlex.quote(str(value))}"
-                    )
+                shown = "" if value is True else f" {shlex.quote(str(value))}"
+                chosen += f" --{name.replace('_', '-')}{shown}" if value else ""
             screen.say(f"then: log1pnmf fit {file} {chosen} -o FOLDER")
     screen.result({"output": str(output), **_as_record(found), "finished": found.is_whole})
     if not found.is_whole:

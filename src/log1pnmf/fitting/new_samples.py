@@ -348,7 +348,12 @@ class NewSamples:
 
     def checked(self, *, adapt: bool) -> tuple[NewSamples, tuple[str, ...]]:
         """Describe how much is observed, and how a held-out tenth of the counts is predicted."""
-        fit, notes = self.fit, (*self._described_features(), *self._small_batches())
+        fit, notes = self.fit, self._described_features()
+        known = 0 if fit.batches is None else fit.batches.n_batches
+        sizes = np.bincount(() if self.batches is None else self.batches.labels)[known:]
+        if n := int(((sizes > 0) & (sizes < LEAST_SAMPLES)).sum()):
+            what = plural(n, "new batch has", "new batches have")
+            notes = (*notes, f"{what} fewer than {LEAST_SAMPLES} samples, and so no effects")
         few = fit.n_components == 1 or self.counts.n_samples < LEAST_SAMPLES
         if few or not self.prior or not self._whole_numbers:
             return self, notes
@@ -397,14 +402,6 @@ class NewSamples:
             less = f"below {CARRIED:.0%} are {', '.join(below)}: their loadings are less certain"
             warn(f"{text}; {less}", UserWarning)
         return (f"{text} ({few[0][0]:.0%} of {few[0][1]}, the least, to {few[-1][0]:.0%} of {few[-1][1]})",)
-
-    def _small_batches(self) -> tuple[str, ...]:
-        """Return a note about new batches whose effects were not estimated."""
-        known = 0 if self.fit.batches is None else self.fit.batches.n_batches
-        sizes = np.bincount(() if self.batches is None else self.batches.labels)[known:]
-        n = int(((sizes > 0) & (sizes < LEAST_SAMPLES)).sum())
-        what = plural(n, "new batch has", "new batches have")
-        return (f"{what} fewer than {LEAST_SAMPLES} samples, and so no effects",) if n else ()
 
     def sized(self, depth: float = 1.0) -> NewSamples:
         """Fit the size factors as well, beginning with those there are."""

@@ -381,9 +381,7 @@ def extend_features(
     chosen = read_counts(adata, layer_of_fit(adata, key, layer), np.arange(adata.n_vars))
     extended = extend_fit(fit, chosen.counts, n_jobs=n_jobs)
     if extended is fit:
-        more = adata.raw is not None and adata.raw.n_vars > adata.n_vars
-        advice = "; adata.raw has more: fit adata.raw.to_adata() with mask_var" if more else ""
-        logger.warning("nothing to add: all %d features of adata are in the fit%s", adata.n_vars, advice)
+        logger.warning("nothing to add: the fit has all %d features (adata.raw may have more)", adata.n_vars)
     else:
         logger.info(extended.messages[0])
     write_fit(adata, keys, extended, chosen)
@@ -656,8 +654,7 @@ def select(
 def known_loadings(adata: Any, given: Any) -> Any:
     """Turn names of columns of `obs` into loadings; anything else is left as it is.
 
-    Numbers and True or False are taken as they are. Labels become one column of 0 and 1 for each label, named
-    "column=label".
+    Numbers and booleans are taken as they are. Each label becomes a column of 0 and 1 named "column=label".
     """
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
