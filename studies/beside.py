@@ -1,6 +1,6 @@
 """This package beside cNMF, GeneNMF, Spectra and scanpy: what each does, and CPU seconds of an analysis.
 
-    python -m studies.beside                       # the table of docs/how-to/from-cnmf.md
+    python -m studies.beside                       # the table of docs/results/others.md
     python -m studies.beside --python OTHER/python # an interpreter that has cNMF, Spectra and leidenalg
 
 Analysed are all sorted blood cells (pbmc_facs: 3,774 x 16,791, the size of a bone-marrow sample) with 12

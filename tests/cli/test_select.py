@@ -24,11 +24,11 @@ def file(three_groups, tmp_path_factory):
 
 
 def test_a_folder_with_table_picture_and_what_to_take(call, file, three_groups, tmp_path):
-    done = call("select", file, "-k", "1-4", "-o", tmp_path / "out", *QUICK)
+    done = call("select", file, "-k", "1-4", "--min-samples", "1", "-o", tmp_path / "out", *QUICK)
     assert done.code == 0
     assert "Suggested: c=inf, K=3." in done.out
     assert "then: log1pnmf fit" in done.out
-    assert "-k 3 -c inf" in done.out
+    assert "-k 3 -c inf --min-samples 1 -o" in done.out
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"select.json", "settings.csv", "select.png", "selection.npz"}
     assert (tmp_path / "out" / "select.png").read_bytes().startswith(b"\x89PNG")

@@ -85,6 +85,7 @@ def test_a_batch_of_its_own():
     assert np.corrcoef(np.log(own.batches.effects[0]), np.log(efficiency))[0, 1] > 0.9
     few = project(fit, new[:10], batch="new platform")  # too few samples to estimate effects
     assert (few.batches.effects == 1.0).all()
+    assert "1 new batch has fewer than 20" in few.notes[0]
     assert len(true) == len(own.loadings)
 
 

@@ -103,13 +103,15 @@ def test_mask_var_fits_only_those_features(adata):
     ("mask", "error", "words"),
     [
         ("nothing", KeyError, "no column 'nothing'; it has: 'number'"),
-        ("number", ValueError, r"adata\.var\['number'\] must be True or False"),
-        (np.ones(3, dtype=bool), ValueError, r"mask_var must be .* got bool of shape \(3,\)"),
+        ("number", ValueError, r"adata\.var\['number'\] must be True or False for each .*, got 0"),
+        ("gaps", ValueError, r"adata\.var\['gaps'\] must be .*, got <NA>"),
+        (np.ones(3, dtype=bool), ValueError, r"mask_var must be .* got an array of shape \(3,\)"),
         (np.zeros(600, dtype=bool), ValueError, "leaves no feature"),
     ],
 )
 def test_bad_masks_are_refused_and_nothing_is_written(adata, mask, error, words):
     adata.var["number"] = np.arange(adata.n_vars)
+    adata.var["gaps"] = (adata.var["number"] > 3).astype("boolean").where(adata.var["number"] > 0)
     with pytest.raises(error, match=words):
         lp.tl.log1p_nmf(adata, 2, mask_var=mask)
     assert not adata.obsm
@@ -147,7 +149,7 @@ def test_sweep_keeps_every_fit_and_a_table(adata):
     assert lp.as_fit(adata, key="log1p_nmf_c=0.1").c == 0.1
 
 
-def test_all_features_are_added_to_a_fit_of_some(cells):
+def test_all_features_are_added_to_a_fit_of_some(cells, caplog):
     adata = cells.copy()
     adata.var["variable"] = np.arange(adata.n_vars) % 2 == 0
     lp.tl.log1p_nmf(adata, 2, mask_var="variable:20", key_added="few", tol=1e-4)
@@ -160,6 +162,8 @@ def test_all_features_are_added_to_a_fit_of_some(cells):
     assert every.factors[1::2].any(axis=1).mean() > 0.9
     assert "300 features were fitted, and 300 were added" in every.messages[0]
     assert len(lp.analysis.markers(every, adata.X, n_jobs=1).feature_names) == 600
+    lp.tl.extend_features(adata, key="log1p_nmf_all")
+    assert "nothing to add: the fit has all 600 features" in caplog.text
     new = cells[:30].copy()
     lp.tl.transform(new, adata)  # uses the fitted ones
     assert lp.as_fit(new).feature_names.tolist() == some.feature_names.tolist()

@@ -143,6 +143,7 @@ def test_what_does_not_work_has_advice(fitted, tmp_path):
         (concatenated(fitted), KeyError, r"log1pnmf\.tl\.transform with the object that was fitted"),
         (mixed, ValueError, r"concatenated, use log1pnmf\.tl\.transform with the one that was fitted"),
         (fitted[:, :15].copy(), ValueError, "take the model from the object as it was before"),
+        (fitted[:0].copy(), ValueError, "adata has no samples"),
         (backed[:40], ValueError, r"pass adata\.to_memory\(\), or copy=True"),
     ):
         for call in (lp.tl.markers, lambda adata: lp.tl.usage(adata, "condition"), lp.tl.programs):

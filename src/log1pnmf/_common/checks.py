@@ -77,6 +77,7 @@ def quiet(category: type[Warning] = Warning) -> Iterator[None]:
 
 # ---------- the one progress display of fits, selections and passes over chunks
 
+MOST_LISTED = 20  # choices that an error names
 PATIENCE = 3.0  # seconds that work may take before progress is shown without being asked for
 LOG_EVERY = 30.0  # seconds between the lines of a log file
 
@@ -244,7 +245,15 @@ def check_choice(name: str, value: object, choices: Collection[str], *, otherwis
     near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
     also = f" or {otherwise}" if otherwise else ""
-    raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}{also}, got {value!r}{hint}")
+    more = f" and {len(choices) - MOST_LISTED} others" if len(choices) > MOST_LISTED else ""
+    known = ", ".join(map(repr, list(choices)[:MOST_LISTED]))
+    raise ValueError(f"{name} must be one of {known}{more}{also}, got {value!r}{hint}")
+
+
+def is_missing(label: object) -> bool:
+    """Whether it is None, NaN or pandas' NA: only these do not surely equal themselves."""
+    same = label == label  # noqa: PLR0124
+    return label is None or not isinstance(same, bool | np.bool_) or not same
 
 
 def check_absent(parameters: Container[str], names: Sequence[str], of: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import check_choice, check_one_each, quiet
+from log1pnmf._common.checks import check_choice, check_one_each, is_missing, quiet
 from log1pnmf.fitting.anndata import column_of, is_annotated
 from log1pnmf.fitting.fit import SHARED, Fit, evenness
 from log1pnmf.model.problem import Array
@@ -49,7 +49,7 @@ class Groups:
             raise ValueError(
                 f"groupby must have one label for each sample, got an array of shape {values.shape}"
             )
-        known = np.array([not _is_missing(label) for label in values.tolist()], dtype=bool)
+        known = np.array([not is_missing(label) for label in values.tolist()], dtype=bool)
         if values.dtype.kind not in "biuf":  # numbers are sorted by size, all else as text
             values = np.array([str(label) for label in values.tolist()], dtype=np.str_)
         different, packed = np.unique(values[known], return_inverse=True)
@@ -76,22 +76,16 @@ class Groups:
         return len(self.codes)
 
 
-def _is_missing(label: object) -> bool:
-    """Whether it is None, NaN or pandas' NA: only these do not surely equal themselves."""
-    same = label == label  # noqa: PLR0124
-    return label is None or not isinstance(same, bool | np.bool_) or not same
-
-
 def numbers_of(labels: Any) -> Array | None:
     """Return labels that are numbers, NaN where one is missing; None for text, booleans and categories."""
     if isinstance(labels, Groups) or hasattr(getattr(labels, "cat", labels), "categories"):
         return None
     values = np.asarray(labels)
     if values.dtype == object:
-        kinds = {type(value) for value in values.ravel().tolist() if not _is_missing(value)}
+        kinds = {type(value) for value in values.ravel().tolist() if not is_missing(value)}
         if not kinds <= {int, float, np.float64, np.float32, np.int64}:
             return None
-        values = np.array([np.nan if _is_missing(value) else value for value in values.tolist()], dtype=float)
+        values = np.array([np.nan if is_missing(value) else value for value in values.tolist()], dtype=float)
     if values.dtype.kind not in "iuf" or values.ndim != 1:
         return None
     return values.astype(np.float64)

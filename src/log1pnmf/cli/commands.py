@@ -210,7 +210,7 @@ def usage(
     with noted() as warned:
         found = compare_groups(
             fit,
-            _numbers(labels(groupby)),
+            labels(groupby) if as_groups else _numbers(labels(groupby)),
             replicate=samples_are_replicates or labels(replicate),
             reference=reference,
             within=labels(within),
@@ -454,7 +454,7 @@ def transform(
     if table.format in TEXT_FORMATS:  # words that no new text has were counted: zero times
         missing = "zero"
     counts, notes = align(table, fit, zero=missing == "zero")
-    own: Any = {"batch": None if batch is None else table.labels(batch), "shared": True}
+    own: Any = {"batch": common.batches_of(table, batch), "shared": True}
     with noted() as warned:
         found = project(fit, counts, prior="auto" if prior is None else prior, **own)
     loadings = found.loadings
@@ -483,7 +483,8 @@ def align(table: CountTable, fit: Fit, *, zero: bool) -> tuple[Counts, list[str]
     if len(absent) == len(fitted):
         raise BadFileError(
             f"{table.source} has none of the model's features (first {fitted[0]!r}, here {given[0]!r}); "
-            "are they named in the same way? --transpose exchanges rows and columns"
+            "are they named in the same way? --gene-symbols names those of AnnData by a column of var, "
+            "--transpose exchanges rows and columns"
         )
     extra = len(given) - (len(fitted) - len(absent))
     notes = [f"{extra:,} features are not in the model and were ignored"] if extra else []

@@ -40,7 +40,7 @@ from log1pnmf.fitting.summary import factors_in_words
 from log1pnmf.tl.tools import ChosenCounts, write_fit
 
 from .console import KEPT, Screen, noted, one_line, unbroken
-from .options import Reading, SolverOptions, describe, read_filtered, unfolded, with_tables
+from .options import Reading, SolverOptions, batches_of, describe, read_filtered, unfolded, with_tables
 from .run_folder import REPORT, RunRecord, RunWriter, Source, claimed_for_run, write_picture
 
 # ---------- counts that stay where they are: fit --engine streaming
@@ -262,7 +262,7 @@ def _fit_all(plan: RunPlan, filtered: Filtered, screen: Screen, done: RunWriter)
         "callbacks": (lambda iteration: limit is not None and limit(iteration),),
     }
     if options.batch is not None:
-        parameters["batch"] = done.table.labels(options.batch)
+        parameters["batch"] = batches_of(done.table, options.batch)
     (counts, chosen), path = _fitted_part(plan, filtered), along_path(plan.c) if plan.along else plan.c
     along = fits_along(counts, c=plan.c, **parameters) if plan.along else None
     try:

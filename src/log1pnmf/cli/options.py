@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.archive import check_place
 from log1pnmf._common.checks import plural, require
 from log1pnmf._common.safe_files import BadFileError, MemoryLimit
+from log1pnmf.analysis import groups
 from log1pnmf.counts.features import VARIABLE, own_symbols, variable_features
 from log1pnmf.counts.read import Filtered, filter_table, read_sets, read_table, read_var
 from log1pnmf.counts.text import CountTable
@@ -276,7 +277,7 @@ class OpenOptions:
         """Name features by their symbols; those without one of their own keep their names."""
         symbols = self._of_features(table, "--gene-symbols", column).astype(str)
         names = own_symbols(symbols, numbered(table.feature_names, len(symbols)))
-        notes, n_kept = table.notes, int((names != symbols).sum())
+        notes, n_kept = table.notes, int((names != np.char.strip(symbols)).sum())
         if n_kept:
             kept = plural(n_kept, "feature keeps its name", "features keep their names")
             notes = (*notes, f"{kept}: no symbol, or one that occurs more than once")
@@ -318,7 +319,7 @@ class Reading(OpenOptions):
         mask = self._of_features(left.table, "--mask-var", name)
         if mask.dtype != bool:
             raise BadFileError(
-                f"--mask-var: {name!r} must be true or false for each feature, got {mask[0]!r}"
+                f"--mask-var: {name!r} must be true or false for each feature, got {str(mask[0])!r}"
             )
         chosen = np.flatnonzero(mask[left.kept_features])
         if not len(chosen):
@@ -347,6 +348,15 @@ def describe(table: CountTable) -> str:
     """Describe in words how large a table is."""
     (n, m), counts = table.shape, table.counts
     return f"{n:,} samples x {m:,} features, {table.fraction:.1%} not zero, {counts.total:,.0f} counts"
+
+
+def batches_of(table: CountTable, column: str | None) -> Any:
+    """Return the batch of each sample, None where it is missing; None without a column."""
+    if column is None:
+        return None
+    labels: Any = table.labels(column).astype(object)
+    labels[np.isin(labels.astype(str), ("", groups.MISSING))] = None
+    return labels
 
 
 # ---------- a table about a fit, printed and perhaps written

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -28,7 +28,7 @@ from log1pnmf.fitting.fit import c_name
 from log1pnmf.fitting.settings import NOISES, Settings
 
 from .console import KEPT, Screen, noted
-from .options import Reading, SolverOptions, read_filtered, unfolded
+from .options import Reading, SolverOptions, batches_of, read_filtered, unfolded
 from .run_folder import Source, claimed_for_run, write_columns, write_json, write_picture
 
 # ---------- the folder that log1pnmf select leaves
@@ -104,8 +104,7 @@ def select(
             remove(folder / name)
         mask = None if reading.mask_var is None else reading.mask_var.removesuffix(common.ALL)
         table = read_filtered(file, replace(reading, mask_var=mask), screen).table
-        if batch is not None:
-            table.labels(batch)
+        batches = batches_of(table, batch)
         record = {
             "command": shlex.join(["log1pnmf", *sys.argv[1:]]),
             "source": to_tree(Source.of(file)),
@@ -118,7 +117,7 @@ def select(
                 found = compare_settings(
                     table.counts,
                     resume=folder / STATE,
-                    batch=None if batch is None else table.labels(batch),
+                    batch=batches,
                     **common.with_tables(asked),
                 )
         except KeyboardInterrupt:
@@ -144,8 +143,11 @@ def select(
             penalty = f" --set l1={setting.l1:g}" if setting.l1 else ""
             kind = f" --noise {setting.noise}" if setting.noise != Settings.noise else ""
             chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}{kind}"
-            column = "" if batch is None else f" --batch {batch}"
-            screen.say(f"then: log1pnmf fit {file} {chosen}{column} -o FOLDER")
+            read = {one.name: getattr(reading, one.name) for one in fields(reading)} | {"batch": batch}
+            for name, value in read.items():
+                shown = "" if value is True else f" {shlex.quote(str(value))}"
+                chosen += f" --{name.replace('_', '-')}{shown}" if value else ""
+            screen.say(f"then: log1pnmf fit {file} {chosen} -o FOLDER")
     screen.result({"output": str(output), **_as_record(found), "finished": found.is_whole})
     if not found.is_whole:
         screen.error(f"interrupted: the same command with --resume goes on in {output}")

@@ -127,7 +127,8 @@ def repeated(names: Iterable[str]) -> list[str]:
 
 def own_symbols(symbols: NDArray[np.str_], names: Sequence[str]) -> NDArray[np.object_]:
     """Return the symbol of each feature; its name where it has none, or shares it with another feature."""
-    unclear = np.isin(symbols, ["", "NA", "nan", "None", *repeated(symbols.tolist())])
+    symbols = np.char.strip(symbols)  # ends of lines that a reader left
+    unclear = np.isin(symbols, ["", "NA", "nan", "None", "<NA>", *repeated(symbols.tolist())])
     return np.where(unclear, np.asarray(names, dtype=object), symbols)
 
 

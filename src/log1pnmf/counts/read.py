@@ -147,10 +147,11 @@ def read_var(path: Path, column: str, layer: str | None, limit: MemoryLimit) -> 
 
 def _labels(series: Any, limit: MemoryLimit) -> np.ndarray:
     """Return labels as numbers or text; missing text is "NA"."""
-    if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf":
-        return series.to_numpy()
-    values = zip(series.astype(object), series.isna(), strict=True)
-    return limit.text_array(["NA" if missing else str(one) for one, missing in values])
+    missing = series.isna()
+    if series.dtype.kind in "biuf" and (isinstance(series.dtype, np.dtype) or not missing.any()):
+        return series.to_numpy(dtype=getattr(series.dtype, "numpy_dtype", None))
+    values = zip(series.astype(object), missing, strict=True)
+    return limit.text_array(["NA" if none else str(one) for one, none in values])
 
 
 def read_whole(path: Path, limit: MemoryLimit) -> Any:

@@ -139,6 +139,8 @@ def stored(adata: Any, slot: str, key: str) -> Any:
     """Return a part of a fit in one of the slots of an AnnData object."""
     if (advice := advice_for(adata)) is not None:
         raise TypeError(f"adata must be an AnnData object, got {type(adata).__name__}; {advice}")
+    if not adata.n_obs:
+        raise ValueError("adata has no samples: none was chosen when it was cut")
     there = getattr(adata, slot)
     if key not in there:
         known = ", ".join(map(repr, there)) or "none"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import RowFile
-from log1pnmf._common.checks import check_number, check_one_each, convergence_warning, warn
+from log1pnmf._common.checks import check_number, check_one_each, convergence_warning, plural, warn
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts, holds_counts
 from log1pnmf.counts.features import align_features, select_features, shared_features
@@ -191,7 +191,8 @@ def _in_parts(
             if not len(here):
                 raise ValueError(
                     f"the samples have no fitted feature (first here {names[0]!r}, in the fit "
-                    f"{fit.feature_names[0]!r}) by a name that occurs once in both; are they named alike?"
+                    f"{fit.feature_names[0]!r}) by a name that occurs once in both; are they named alike? "
+                    "(gene_symbols names those of AnnData by a column of var)"
                 )
             counts = select_features(counts, here)
         else:
@@ -344,6 +345,11 @@ class NewSamples:
     def checked(self, *, adapt: bool) -> tuple[NewSamples, tuple[str, ...]]:
         """Describe how much is observed, and how a held-out tenth of the counts is predicted."""
         fit, notes = self.fit, self._described_features()
+        known = 0 if fit.batches is None else fit.batches.n_batches
+        sizes = np.bincount(() if self.batches is None else self.batches.labels)[known:]
+        if n := int(((sizes > 0) & (sizes < LEAST_SAMPLES)).sum()):
+            what = plural(n, "new batch has", "new batches have")
+            notes = (*notes, f"{what} fewer than {LEAST_SAMPLES} samples, and so no effects")
         few = fit.n_components == 1 or self.counts.n_samples < LEAST_SAMPLES
         if few or not self.prior or not holds_counts(self.counts.by_row.values):
             return self, notes

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.checks import check_one_each
+from log1pnmf._common.checks import check_one_each, is_missing
 from log1pnmf.counts.compress import Pattern, SparseRows
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import ChunkedCounts
@@ -206,8 +206,7 @@ def batch_labels(given: Any, n_samples: int) -> list[str]:
     """Check the labels of batches, one for every sample, and give them as text."""
     values = np.asarray(given, dtype=object)
     check_one_each("batch", values if values.ndim else given, n_samples)
-    # NaN of any library's own kind is not equal to itself
-    missing = [place for place, value in enumerate(values) if value is None or bool(value != value)]  # noqa: PLR0124
+    missing = [place for place, value in enumerate(values) if is_missing(value)]
     if missing:
         raise ValueError(
             f"batch must have a label for every sample, but {len(missing)} have none (first at position "

@@ -380,7 +380,10 @@ def extend_features(
     fit, keys = fit_from(adata, key), Keys(key_added or f"{Keys(key).uns}_all")
     chosen = read_counts(adata, layer_of_fit(adata, key, layer), np.arange(adata.n_vars))
     extended = extend_fit(fit, chosen.counts, n_jobs=n_jobs)
-    logger.info(extended.messages[0])
+    if extended is fit:
+        logger.warning("nothing to add: the fit has all %d features (adata.raw may have more)", adata.n_vars)
+    else:
+        logger.info(extended.messages[0])
     write_fit(adata, keys, extended, chosen)
 
 
@@ -651,8 +654,7 @@ def select(
 def known_loadings(adata: Any, given: Any) -> Any:
     """Turn names of columns of `obs` into loadings; anything else is left as it is.
 
-    Numbers and True or False are taken as they are. Labels become one column of 0 and 1 for each label, named
-    "column=label".
+    Numbers and booleans are taken as they are. Each label becomes a column of 0 and 1 named "column=label".
     """
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
@@ -722,10 +724,11 @@ def chosen_features(adata: Any, mask_var: Any, layer: str | None = None) -> NDAr
         what = f"adata.var[{mask_var!r}]"
         mask_var = column_of(adata, "var", mask_var, "mask_var")
     mask = np.asarray(mask_var)
-    if mask.dtype != bool or mask.shape != (adata.n_vars,):
+    others = [value for value in mask.ravel().tolist() if not isinstance(value, bool)]
+    if others or mask.shape != (adata.n_vars,):
         raise ValueError(
             f"{what} must be True or False for each of the {adata.n_vars} features, "
-            f"got {mask.dtype} of shape {mask.shape}"
+            f"got {repr(others[0]) if others else f'an array of shape {mask.shape}'}"
         )
     if not mask.any():
         raise ValueError(f"{what} leaves no feature; choose at least one")
