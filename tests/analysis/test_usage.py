@@ -243,12 +243,12 @@ def test_with_half_of_the_factors_doubled_none_is_called(runs):
 @pytest.mark.parametrize("shifted", [(1,), (1, 2)])
 @pytest.mark.parametrize("c", [1.0, np.inf])
 def test_factors_that_stay_are_called_by_chance_only(c, shifted):
-    """With one and with half of the factors shifted; studies/usage.py has more designs."""
+    """With one and with half of the factors shifted, which costs power; studies/usage.py has more designs."""
     donor, group = np.repeat(np.arange(12), 20), np.repeat(["a", "b"], 120)
     models = [compositional(c, seed, shifted, scatter=0.2) for seed in range(100)]
     called = np.stack([model.usage(group, replicate=donor).p[0] <= 0.05 for model in models])
     assert np.delete(called, shifted, axis=1).mean() <= 0.07
-    assert called[:, shifted].mean() > 0.9
+    assert called[:, shifted].mean() > (0.9 if len(shifted) == 1 else 0.2)
 
 
 def test_a_change_of_all_size_factors_changes_nothing():
