@@ -29,6 +29,12 @@ CASES: dict[str, dict[str, Any]] = {
     "c = inf": {"c": np.inf},
     "overdispersed, nb": {"phi": 0.5, "noise": "nb"},
     "three factors too many, nb": {"phi": 0.5, "noise": "nb", "more": 3},
+    "three factors too many, c = 0.1, nb": {"c": 0.1, "phi": 0.5, "noise": "nb", "more": 3},
+    "three factors too many, c = inf, nb": {"c": np.inf, "phi": 0.5, "noise": "nb", "more": 3},
+    **{
+        f"7 factors for 4 kinds of cells, c = {c:g}": {"c": c, "kinds": True, "more": 3}
+        for c in (0.1, 1.0, np.inf)
+    },
     "a strong factor of 2% of the samples, nb": {
         "phi": 0.5,
         "noise": "nb",
@@ -48,7 +54,10 @@ def measure(case: dict[str, Any], sizes: str, seed: int) -> list[list[float]]:
     n, m, c, phi, up = case.get("n", 400), 300, case.get("c", 1.0), case.get("phi", 0.0), case.get("up", 1.0)
     rng, link = np.random.default_rng([seed, 42]), ShiftedLog(c)
     present = np.array([0.3, 0.3, case.get("rare", 0.3)])
-    loadings = np.where(rng.random((n, 3)) < present, rng.gamma(3.0, 1.0 / 3.0, (n, 3)), 0.0)
+    used = rng.random((n, 3)) < present
+    if "kinds" in case:  # each sample has one factor, or none
+        used = rng.integers(0, 4, n)[:, None] == np.arange(3)
+    loadings = np.where(used, rng.gamma(3.0, 1.0 / 3.0, (n, 3)), 0.0)
     own = np.zeros((m, 3), dtype=bool)
     for k, part in enumerate(np.split(rng.permutation(m)[: 3 * int(case.get("share", 0.1) * m)], 3)):
         own[part, k] = True

@@ -2,8 +2,9 @@
 
 Parts of data sets (600 samples, 1,500 features at most). A tenth of the counts is held out, apart from those
 that the choice itself holds out, and scored by the fits without a penalty and with the chosen one: the
-difference with its standard error over samples, the mean correlation between factors, and the part of their
-entries that is zero.
+difference with its standard error over samples, the mean correlation between factors, the part of their
+entries that is zero, and, where samples have labels, how well clusters by shares agree with them (k-means
+with as many clusters as labels; adjusted Rand index).
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.data import DATA, Folder, smaller
+from benchmarks.data import DATA, FILES, Folder, smaller
 from benchmarks.table import as_markdown
 from joblib import Parallel, delayed
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
 
-from log1pnmf import fit_log1p_nmf
+from log1pnmf import fit_log1p_nmf, shares
 from log1pnmf.analysis import heldout_log_likelihood
 from log1pnmf.counts import split_counts, training_size_factors
 from log1pnmf.fitting.fit import Fit
 
 SETS = {"pbmc": 7, "baron": 9, "kang": 8, "her2st": 8, "bbc": 8, "ap": 8, "pcawg": 8}
+LABELS = {"pbmc": "celltype", "baron": "label", "her2st": "label", "bbc": "label"}
 SHIFTS, NOISES = (0.1, 1.0, math.inf), ("poisson", "nb")
 SAMPLES, ENTRIES, TEST = 600, 9e5, 0.1
 
@@ -35,13 +39,32 @@ def alike(fit: Fit) -> float:
     return float(np.corrcoef(fit.factors.T)[np.triu_indices(fit.n_components, 1)].mean())
 
 
+def found_again(fit: Fit, labels: np.ndarray | None) -> float:
+    """Return how well clusters by shares agree with labels."""
+    if labels is None:
+        return math.nan
+    clusters = KMeans(len(np.unique(labels)), n_init=20, random_state=0).fit_predict(shares(fit))
+    return float(adjusted_rand_score(labels, clusters))
+
+
+def labels_of(folder: Folder, data: str) -> np.ndarray | None:
+    """Return the labels of the samples that `smaller` takes."""
+    if data not in LABELS:
+        return None
+    import anndata
+
+    labels = anndata.read_h5ad(folder.data / f"{FILES[data]}.h5ad").obs[LABELS[data]].to_numpy(str)
+    return labels[np.sort(np.random.default_rng(0).permutation(len(labels))[:SAMPLES])]
+
+
 def measure(folder: Folder, data: str, c: float, noise: str) -> dict[str, Any]:
     counts = smaller(folder.counts(data), SAMPLES, ENTRIES)
     train, test = split_counts(counts, TEST, random_state=1)
     how: dict[str, Any] = {"c": c, "noise": noise, "size_factors": training_size_factors(train, TEST)}
     fits = [fit_log1p_nmf(train, SETS[data], l1=l1, n_jobs=1, **how) for l1 in (0.0, "auto")]
     before, after = (heldout_log_likelihood(fit, train, test, test_fraction=TEST) for fit in fits)
-    gains = after - before
+    gains, labels = after - before, labels_of(folder, data)
+    agreement = [found_again(fit, labels) for fit in fits]
     return {
         "data": data,
         "c": f"{c:g}",
@@ -53,6 +76,8 @@ def measure(folder: Folder, data: str, c: float, noise: str) -> dict[str, Any]:
         "after": alike(fits[1]),
         "zeros before": float((fits[0].factors == 0.0).mean()),
         "zeros after": float((fits[1].factors == 0.0).mean()),
+        "ARI before": agreement[0],
+        "ARI after": agreement[1],
     }
 
 

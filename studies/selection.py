@@ -4,7 +4,7 @@
     python -m studies.selection sparse      # simulated sparse factors: supports along the penalty
     python -m studies.selection data bbc    # real data: c x K; also kang, pancreas, pbmc
     python -m studies.selection overdispersed --jobs 16    # which c and K, by noise, size factors and holdout
-    python -m studies.selection cost        # what select costs, in default fits
+    python -m studies.selection cost --jobs 8    # what select costs, in default fits
     python -m studies.selection draw        # tables and pictures of docs/results/selection.md
 
 Each appends to files under `--out` and goes on where it stopped.
@@ -144,18 +144,25 @@ def _select_overdispersed(phi: float, c: float, seed: int, way: dict[str, Any]) 
     return found.one_se, clock.read()[0]
 
 
-def cost() -> None:
+def cost(jobs: int) -> None:
     """Print CPU seconds of a default fit and of a default selection among K = 2 to 12, one thread each."""
     print("| table | phi | noise | fit, K = 6 | select | ratio | suggested |\n|---|---|---|---|---|---|---|")
-    for shape in ((150, 200), (600, 500)):
-        for phi, noise in ((0.0, "poisson"), (0.5, "poisson"), (0.5, "nb"), (0.5, "auto")):
-            counts, clock = simulated(1.0, 6, 0, phi=phi, shape=shape), Clock()
-            fit_log1p_nmf(counts, 6, noise=noise, n_jobs=1, verbose=0)
-            one, clock = clock.read()[0], Clock()
-            found = select(counts, range(2, 13), noise=noise, n_jobs=1, verbose=0)
-            all_of_it = clock.read()[0]
-            figures = f"{one:.1f} | {all_of_it:.1f} | {all_of_it / one:.0f}"
-            print(f"| {shape[0]} x {shape[1]} | {phi:g} | {noise} | {figures} | {found.one_se} |", flush=True)
+    cases = ((0.0, "poisson"), (0.5, "poisson"), (0.5, "nb"), (0.5, "auto"))
+    tables = [(shape, *case) for shape in ((150, 200), (600, 500)) for case in cases]
+    with ProcessPoolExecutor(jobs) as pool:
+        for row in pool.map(_cost, *zip(*tables, strict=True)):
+            print(row, flush=True)
+
+
+def _cost(shape: tuple[int, int], phi: float, noise: str) -> str:
+    warnings.simplefilter("ignore")
+    counts, clock = simulated(1.0, 6, 0, phi=phi, shape=shape), Clock()
+    fit_log1p_nmf(counts, 6, noise=noise, n_jobs=1, verbose=0)
+    one, clock = clock.read()[0], Clock()
+    found = select(counts, range(2, 13), noise=noise, n_jobs=1, verbose=0)
+    all_of_it = clock.read()[0]
+    figures = f"{one:.1f} | {all_of_it:.1f} | {all_of_it / one:.0f}"
+    return f"| {shape[0]} x {shape[1]} | {phi:g} | {noise} | {figures} | {found.one_se} |"
 
 
 def recovered(records: Iterable[dict[str, Any]], mean: float) -> str:
@@ -381,7 +388,7 @@ def main() -> None:
     parser.add_argument("--n-jobs", type=int, default=2)
     parser.add_argument("--phi", type=float, nargs="+", default=[0.0, 0.5], help="`overdispersed`")
     parser.add_argument("--noise", nargs="+", default=["auto", "poisson"], help="`overdispersed`")
-    parser.add_argument("--jobs", type=int, default=1, help="`overdispersed`: processes")
+    parser.add_argument("--jobs", type=int, default=1, help="`overdispersed` and `cost`: processes")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     warnings.simplefilter("ignore")
@@ -394,7 +401,7 @@ def main() -> None:
         given = {"phis": arguments.phi, "noises": arguments.noise}
         overdispersed(seeds=arguments.seeds, jobs=arguments.jobs, **given)
     elif arguments.what == "cost":
-        cost()
+        cost(arguments.jobs)
     elif arguments.what == "draw":
         draw(arguments.out, ROOT / "docs" / "img")
     else:

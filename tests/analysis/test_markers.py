@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from scipy.optimize import minimize
-from scipy.stats import nbinom, poisson
+from scipy.stats import false_discovery_control, nbinom, poisson
 from scipy.stats import t as student
 from tests.analysis.simulated_markers import FACTOR, Case, calibrate, draw, shares, simulate
 from threadpoolctl import threadpool_limits
@@ -28,7 +28,7 @@ from log1pnmf.analysis.marker_tests import (
     resizing,
     shrink,
 )
-from log1pnmf.analysis.markers import LEAST_RELIABLE, markers
+from log1pnmf.analysis.markers import LEAST_RELIABLE, RELIABLE, markers
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.ranking import rank_features, stand_ins
@@ -586,3 +586,18 @@ def test_factors_whose_loadings_are_mostly_error_are_named():
         found = markers(fit, problem.counts, errors="model", n_jobs=1)
     assert (found.reliability[1:] > 0.8).all()
     assert (found.determined[1:] > 0.9).all()
+
+
+def test_features_of_less_reliable_factors_need_a_larger_z():
+    """p stays, and fewer are significant; a reliable factor is tested as it is."""
+    fewer = []
+    for case in (GOOD, replace(BAD, overdispersion=1.0, correlation=0.5)):
+        fit, problem, _, _ = estimated(case)
+        found = markers(fit, problem.counts, errors="model", n_jobs=1)
+        for k in (1, 2):
+            n, plain = (
+                (p <= 0.05).sum() for p in (found.adjusted_p[:, k], false_discovery_control(found.p[:, k]))
+            )
+            assert n < plain if found.reliability[k] < RELIABLE else n == plain > 0
+            fewer.append(n < plain)
+    assert fewer == [False, False, True, True]

@@ -191,37 +191,64 @@ def test_what_keeps_its_proportions_is_not_called(c):
     assert (chosen.difference[0, 0], chosen.error[0, 0], chosen.p[0, 0]) == (0.0, 0.0, 1.0)
 
 
+def doubled(rng, k, n_doubled):
+    """Donors against donors: some of k equal factors double, or did the others halve?"""
+    tiled = np.tile(np.eye(k), (16 // k, 1))
+    fit = fit_log1p_nmf(rng.poisson(3.0, (40, 16)), k, c=np.inf, n_jobs=1, fixed_factors=tiled)
+    level = np.exp(0.1 * rng.standard_normal((12, k)))
+    level[6:, :n_doubled] *= 2.0
+    return fit, np.repeat(level, 20, axis=0) * np.exp(0.1 * rng.standard_normal((240, k)))
+
+
 def test_what_may_have_stayed_instead_is_named():
-    """Two of four equal factors double, or did the others halve? Of eight one doubles, and seven stay."""
+    """Of four two double: none is called, but that two doubled beside the others; of eight one doubles."""
     rng, donor, group = np.random.default_rng(0), np.repeat(np.arange(12), 20), np.repeat(["a", "b"], 120)
-    counts = rng.poisson(3.0, (40, 16))
-    for k, doubled in ((4, 2), (8, 1)):
-        fit = fit_log1p_nmf(counts, k, c=np.inf, n_jobs=1, fixed_factors=np.tile(np.eye(k), (16 // k, 1)))
-        loadings = np.exp(0.1 * rng.standard_normal((240, k)))
-        loadings[120:, :doubled] *= 2.0
+    for k, n in ((4, 2), (8, 1)):
+        fit, loadings = doubled(rng, k, n)
         found = usage(fit, group, replicate=donor, loadings=loadings)
         if k == 4:
             halves = [tuple(fit.factor_names[:2]), tuple(fit.factor_names[2:])]
             assert sorted((found.relative_to[0], found.rivals[0])) == halves
-            assert f"whether {', '.join(found.rivals[0])} kept their proportions instead" in repr(found)
-            assert set(found.table()["rivals"]) == {", ".join(found.rivals[0])}
+            assert found.p.min() > 0.05
+            assert ((found.lower <= 0.0) & (found.upper >= 0.0)).all()
+            up = 1.0 if found.rivals[0] == halves[0] else -1.0
+            assert found.rivals_change[0] == pytest.approx(up, abs=0.2)
+            assert found.rivals_p[0] < 0.01
+            names, way = ", ".join(found.rivals[0]), "rose" if up > 0.0 else "fell"
+            assert f"whether {names} kept their proportions instead, which {way} 2." in repr(found)
+            table = found.table()
+            assert (set(table["rivals"]), set(table["rivals_p"])) == ({names}, set(found.rivals_p))
+            chosen = usage(fit, group, replicate=donor, loadings=loadings, relative_to=halves[1])
+            assert (chosen.p[0] < 0.01).tolist() == [True, True, False, False]
         else:
-            assert found.rivals == ((),)
+            assert (found.rivals, found.p[0, 0] < 0.001) == (((),), True)
+            assert np.isnan(found.rivals_p[0])
             assert found.against == f"relative to {', '.join(found.relative_to[0])}"
     plain = usage(fit, group, replicate=donor, loadings=loadings, **AS_THEY_ARE)
     assert (plain.against, plain.rivals) == ("loadings as they are", ((),))
+
+
+@pytest.mark.parametrize("runs", [30, pytest.param(200, marks=pytest.mark.slow)])
+def test_with_half_of_the_factors_doubled_none_is_called(runs):
+    """Every second statement would be false."""
+    donor, group = np.repeat(np.arange(12), 20), np.repeat(["a", "b"], 120)
+    called = []
+    for seed in range(runs):
+        fit, loadings = doubled(np.random.default_rng([seed, 5]), 4, 2)
+        called.append(usage(fit, group, replicate=donor, loadings=loadings).p[0] <= 0.05)
+    assert np.mean(called) <= 0.05
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shifted", [(1,), (1, 2)])
 @pytest.mark.parametrize("c", [1.0, np.inf])
 def test_factors_that_stay_are_called_by_chance_only(c, shifted):
-    """With one and with half of the factors shifted; studies/usage.py has more designs."""
+    """With one and with half of the factors shifted, which costs power; studies/usage.py has more designs."""
     donor, group = np.repeat(np.arange(12), 20), np.repeat(["a", "b"], 120)
     models = [compositional(c, seed, shifted, scatter=0.2) for seed in range(100)]
     called = np.stack([model.usage(group, replicate=donor).p[0] <= 0.05 for model in models])
     assert np.delete(called, shifted, axis=1).mean() <= 0.07
-    assert called[:, shifted].mean() > 0.9
+    assert called[:, shifted].mean() > (0.9 if len(shifted) == 1 else 0.2)
 
 
 def test_a_change_of_all_size_factors_changes_nothing():
@@ -230,7 +257,7 @@ def test_a_change_of_all_size_factors_changes_nothing():
     fit = fit_log1p_nmf(rng.poisson(2.0, (120, 12)), 3, c=np.inf, n_jobs=1, tol=1e-3)
     sizes = Sizes.of(fit, fit.loadings)
     np.testing.assert_allclose(sizes.response, fit.loadings.mean(axis=0))
-    combined = sizes.relative(np.array([0, 2]))
+    combined = sizes.relative((0, 2))
     np.testing.assert_allclose(sizes.response @ combined, 0.0, atol=1e-12)
     near = fit_log1p_nmf(rng.poisson(2.0, (120, 12)), 3, c=1e6, n_jobs=1, tol=1e-3)
     np.testing.assert_allclose(Sizes.of(near, near.loadings).response, near.loadings.mean(axis=0), rtol=1e-3)

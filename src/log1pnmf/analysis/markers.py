@@ -51,6 +51,7 @@ OF_FACTORS = ("reliability", "determined", "unmoved")  # one number per factor
 OTHER_COUNTS = 4.0  # of other factors, added to each sample where typical ones are listed
 LEVEL = 0.05  # largest adjusted p-value of features that rise significantly
 LEAST_RELIABLE = 0.5  # no markers are named of factors of less reliability
+RELIABLE = 0.75  # of factors below, z is smaller by this proportion before p-values are adjusted
 FEW_ITERATIONS = 20  # of fits to half of the samples, or at other size factors: enough to forget the others
 LEAST_PER_FACTOR = 10  # samples of a half; with fewer the factors are taken as known
 
@@ -75,7 +76,8 @@ class Markers:
         One-sided test of a rise; of a feature that another factor surely raises, of a rise by more than a
         tenth of that. See `log1pnmf.analysis.marker_tests`.
     adjusted_p : ndarray
-        After Benjamini and Hochberg, over the features of a factor that have counts.
+        After Benjamini and Hochberg, over the features of a factor that have counts. Of a factor with a
+        reliability below 0.75, z is first reduced in that proportion; below 0.5 all are 1.
     shrunken_effect, false_sign_rate : ndarray
         After adaptive shrinkage within the factor: posterior mean, and probability that there is no rise.
     weight : ndarray
@@ -481,7 +483,8 @@ def markers(
     tested = np.diff(problem.counts.by_column.indptr) > 0
     for k in np.flatnonzero(~np.isnan(p).all(axis=0) & tested.any()):
         if reliability[k] >= LEAST_RELIABLE:
-            adjusted[tested, k] = scipy.stats.false_discovery_control(p[tested, k])
+            z, freedom = found.z[tested, k] * min(1.0, reliability[k] / RELIABLE), found.freedom[tested, k]
+            adjusted[tested, k] = scipy.stats.false_discovery_control(scipy.stats.t.sf(z, freedom))
     unknown = np.where(found.comparable, 0.0, np.nan)
     return Markers(
         log2_fold_change=ranking_of(whole, unmoved).log2_fold_change,

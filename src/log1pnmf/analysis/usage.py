@@ -10,8 +10,10 @@ size factors by a factor of e changes the mean loading of factor k by a known am
 c = inf the mean loading itself). So we find the change h of size factors that leaves most of the counts
 alone: the mode of ``-difference / D`` over factors, each weighted by the share of the counts that it carries.
 Factors that agree with it are the reference, and every factor is tested relative to their mean change
-(methods for compositions do the same with log ratios: ANCOM-BC, LinDA). That these stayed is an assumption,
-so factors of many counts that agree on another change are named beside them.
+(methods for compositions do the same with log ratios: ANCOM-BC, LinDA). Where half of the factors rise, the
+others may as well have fallen. So every group of factors that agree on a change and carry at least half as
+many counts is a possible reference; a factor is significant only if it changed relative to each of them, and
+what can be told besides, by how much these groups changed relative to each other, is tested apart.
 
 **The test** is that of a linear model of the means on groups (or a number) and covariates, one for each
 factor. Where replicates have samples in several groups, every replicate has its own level: it is compared
@@ -33,6 +35,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypedDict
 
 import numpy as np
@@ -49,7 +52,7 @@ from .batches import confounded_groups
 from .groups import MISSING, Groups, Indices, numbers_of
 
 INDEPENDENT = 1e-8  # share of a column that the other columns must leave, or it cannot be separated from them
-RIVAL = 1.0 / 3.0  # part of the counts of the reference that factors carry which may have stayed in its place
+RIVAL = 0.5  # part of the counts of the likeliest reference that factors carry which may have stayed
 LEAST_FACTORS = 5  # from so many factors on, their variances are drawn together
 POOLED = 10.0  # degrees of freedom with which the variance of all samples counts beside that of a unit's own
 LEAST_BETWEEN = 0.2  # least variance between units, as a share of that of their samples
@@ -318,36 +321,39 @@ class Sizes:
         share = np.where(response > 0.01 * mean, mean * slope.sum(axis=0), 0.0)
         return cls(response, share / max(float(share.sum()), 1e-300))
 
-    def reference(self, difference: Array, error: Array) -> tuple[Indices, Indices]:
-        """Find the factors that change as a change of size factors would change them, and their rivals."""
+    def references(self, difference: Array, error: Array) -> list[tuple[int, ...]]:
+        """Find the groups of factors of which each may have kept its proportions, the likeliest first."""
         fine = (self.share > 0.0) & (error > 0.0) & np.isfinite(error)
         if not fine.any():
-            return np.array([int(np.argmax(self.share))]), np.zeros(0, dtype=np.intp)
+            return [(int(np.argmax(self.share)),)]
         d, e, response, share = difference[fine], error[fine], self.response[fine], self.share[fine]
         offset = -d / response
 
-        def mode(share: Array) -> tuple[float, Array]:
-            def kernel(h: Array) -> Array:
-                return share * np.exp(-(((d + np.multiply.outer(h, response)) / (WIDTH * e)) ** 2) / 2.0)
+        def kernel(h: Any) -> Array:
+            return share * np.exp(-(((d + np.multiply.outer(h, response)) / (WIDTH * e)) ** 2) / 2.0)
 
-            h = offset[int(np.argmax(kernel(offset).sum(axis=1)))]
-            for _ in range(30):  # mean shift: uphill to the mode
-                weights = kernel(h) * (response / e) ** 2
-                h = weights @ offset / or_one(weights.sum())
-            return float(kernel(h).sum()), np.abs(d + h * response) / e
+        def group(h: float) -> tuple[int, ...]:
+            away = np.abs(d + h * response) / e
+            return tuple(np.flatnonzero(fine)[away <= max(AGREES, float(away.min()))].tolist())
 
-        height, away = mode(share)
-        apart = away > WIDTH
-        lower, beside = mode(share * apart)
-        rivals = apart & (beside <= AGREES) & (lower >= RIVAL * height)
-        own = away <= max(AGREES, float(away.min()))
-        return np.flatnonzero(fine)[own], np.flatnonzero(fine)[rivals]
+        mode = offset[int(np.argmax(kernel(offset).sum(axis=1)))]
+        for _ in range(30):  # mean shift: uphill to the mode
+            weights = kernel(mode) * (response / e) ** 2
+            mode = weights @ offset / or_one(weights.sum())
+        counts = kernel(offset).sum(axis=1)  # of the factors that change as each of them does
+        return list(dict.fromkeys(map(group, (mode, *offset[counts >= RIVAL * counts.max()]))))
 
-    def relative(self, reference: Indices) -> Array:
+    def mean_change(self, group: tuple[int, ...]) -> Array:
+        """Return the combination of factors that is the mean logarithm of how a group changed."""
+        weights, own = np.zeros(len(self.share)), np.array(group)
+        weights[own] = self.share[own] / or_one(self.response)[own]
+        return weights / self.share[own].sum()
+
+    def relative(self, group: tuple[int, ...]) -> Array:
         """Return combinations of factors (columns): each less its part of the mean change of a reference."""
-        weights = np.zeros(len(self.share))
-        weights[reference] = self.share[reference] / or_one(self.response)[reference]
-        combined = np.eye(len(weights)) - np.outer(weights, self.response) / self.share[reference].sum()
+        if not group:
+            return np.eye(len(self.share))
+        combined = np.eye(len(self.share)) - np.outer(self.mean_change(group), self.response)
         return np.where(np.abs(combined) < 1e-9, 0.0, combined)  # a reference of one factor stays
 
 
@@ -369,15 +375,20 @@ class Usage:
         For every row, the factors that keep their proportions: changes are relative to the mean change of
         these. Where it is a single factor, that has the difference 0. Empty for loadings as they are.
     rivals : tuple of tuple of str
-        Factors that changed alike, too, and carry at least a third as many counts: the counts do not tell
-        whether these kept their proportions, or those of `relative_to`. Empty where it is clear.
+        Other factors that may have kept their proportions instead: they changed alike, with at least half as
+        many counts. Empty where it is clear. `p` and the interval hold whichever did, so that a factor is
+        significant only if it changed relative to each of these groups.
+    rivals_change, rivals_p : ndarray of shape (n_comparisons,)
+        log2 of how many times the rivals rose relative to `relative_to`, and its p-value (Scheffe's: the
+        groups were chosen by the same loadings); NaN without rivals.
     difference, error, lower, upper : ndarray
         Difference of mean loadings (the largest loading of every factor is 1) at size factors that leave
         the mean of the factors of `relative_to` as it is, its standard error and 95% interval. It is the one
         of the linear model: within replicates that have samples in several groups, and at the same
         covariates, and may differ from that of the means.
     p, adjusted_p : ndarray
-        Two-sided; after Benjamini and Hochberg over all comparisons and factors.
+        Two-sided, the largest over the references that are possible; after Benjamini and Hochberg over all
+        comparisons and factors.
     degrees_of_freedom : ndarray
         Degrees of freedom of the tests, including those from other factors.
     means : ndarray of shape (n_units, n_components)
@@ -405,6 +416,8 @@ class Usage:
     within: tuple[str, ...] | None
     relative_to: tuple[tuple[str, ...], ...]
     rivals: tuple[tuple[str, ...], ...]
+    rivals_change: Array
+    rivals_p: Array
     difference: Array
     error: Array
     lower: Array
@@ -434,15 +447,24 @@ class Usage:
         """What differences are relative to, in words."""
         both = (dict.fromkeys(map(", ".join, filter(None, some))) for some in (self.relative_to, self.rivals))
         stable, others = (" or ".join(some) if len(some) < 4 else "some factors" for some in both)
-        where = f"in {sum(map(bool, self.rivals))} of {plural(len(self.rivals), 'comparison')}"
-        note = f" ({where} the counts do not tell whether {others} kept their proportions instead)"
-        return f"relative to {stable}{note * bool(others)}" if stable else "loadings as they are"
+        unclear = np.flatnonzero(list(map(bool, self.rivals)))
+        if not len(unclear):
+            return f"relative to {stable}" if stable else "loadings as they are"
+        where = f"in {len(unclear)} of {plural(len(self.rivals), 'comparison')}"
+        change, how = self.rivals_change[unclear[0]], ""
+        if len(unclear) == 1 and self.rivals_p[unclear[0]] <= 0.05:
+            how = f", which {'rose' if change > 0.0 else 'fell'} {2.0 ** abs(change):.1f} times beside them"
+        return (
+            f"relative to {stable} ({where} the counts do not tell whether {others} kept their proportions "
+            f"instead{how}; significant is what changed relative to each)"
+        )
 
     def table(self) -> dict[str, Any]:
         """One row per comparison and factor; ``pandas.DataFrame(table)`` shows it.
 
         Columns: `factor`, `group`, `within` (if it was given), `reference`, `mean`, `reference_mean`,
-        `difference`, `error`, `lower`, `upper`, `p`, `adjusted_p`, `relative_to` and `rivals`.
+        `difference`, `error`, `lower`, `upper`, `p`, `adjusted_p`, `relative_to`, `rivals`, `rivals_change`
+        and `rivals_p`.
         `mean` and `reference_mean` are plain means over the units of a group; `difference` is that of the
         test (see `Usage`). For a number there is `slope` in place of `difference`, the change of the mean
         loading per unit of the number, and no `reference` and means.
@@ -467,7 +489,7 @@ class Usage:
         for name in ("relative_to", "rivals"):
             listed = np.array([", ".join(factors) for factors in getattr(self, name)], dtype=object)
             columns[name] = np.repeat(listed, k)
-        return columns
+        return columns | {name: np.repeat(getattr(self, name), k) for name in ("rivals_change", "rivals_p")}
 
     def kept(self) -> dict[str, Any]:
         """Return what plots need beside the table, as AnnData can hold it; means of replicates only."""
@@ -593,23 +615,22 @@ def usage(
         _relative(model, Sizes.of(fit, fit.loadings[parts[part]]), relative_to, names)
         for part, model in models.items()
     ]
-    difference, error, freedom = (np.concatenate([test[i] for test in tests]) for i in range(3))
-    half = error * scipy.stats.t.ppf(0.975, freedom)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        p = 2.0 * scipy.stats.t.sf(np.abs(difference / error), freedom)
-    p = np.where(error > 0.0, p, 1.0)  # a factor that no unit has, or all alike; the reference itself
+    difference, error, freedom, lower, upper, p = np.concatenate([test[0] for test in tests], axis=1)
+    apart = np.concatenate([test[3] for test in tests], axis=1)
     slope = str(getattr(groups, "name", None) or "slope")
     rows = [(part, name) for part, model in models.items() for name in model.others or (slope,)]
     return Usage(
         comparisons=tuple(name for _, name in rows),
         reference=reference,
         within=None if within is None else tuple(part for part, _ in rows),
-        relative_to=tuple(stable for test in tests for stable in test[3]),
-        rivals=tuple(others for test in tests for others in test[4]),
+        relative_to=tuple(stable for test in tests for stable in test[1]),
+        rivals=tuple(others for test in tests for others in test[2]),
+        rivals_change=apart[0] / np.log(2.0),
+        rivals_p=apart[1],
         difference=difference,
         error=error,
-        lower=difference - half,
-        upper=difference + half,
+        lower=lower,
+        upper=upper,
         p=p,
         adjusted_p=scipy.stats.false_discovery_control(p.ravel()).reshape(p.shape),
         degrees_of_freedom=freedom,
@@ -674,26 +695,52 @@ def _models(
 
 def _relative(
     model: LinearModel, sizes: Sizes, relative_to: Any, names: tuple[str, ...]
-) -> tuple[Array, Array, Array, list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Test relative to some factors; also their names, and those of their rivals."""
+) -> tuple[Array, list[tuple[str, ...]], list[tuple[str, ...]], Array]:
+    """Test relative to some factors, see `intervals`; their names, those of their rivals, and their test."""
     n = max(len(model.others), 1)
-    tests = model.tested(np.eye(len(names)), np.arange(n))
-    if relative_to is None or len(names) == 1:
-        return *tests, [()] * n, [()] * n
+    groups: list[list[tuple[int, ...]]] = [[()]] * n
     if isinstance(relative_to, str) and relative_to == "auto" and "auto" not in names:
-        found = [sizes.reference(*row) for row in zip(*tests[:2], strict=True)]
-        chosen, rivals = ([tuple(one[i].tolist()) for one in found] for i in range(2))
-    else:
+        if len(names) > 1:
+            tests = model.tested(np.eye(len(names)), np.arange(n))
+            groups = [sizes.references(*row) for row in zip(*tests[:2], strict=True)]
+    elif relative_to is not None:
         given = [relative_to] if isinstance(relative_to, str | int) else list(relative_to)
-        chosen, rivals = [tuple(sorted({factor_number(one, names) for one in given}))] * n, [()] * n
-        if not sizes.share[list(chosen[0])].sum() > 0.0:
+        groups = [[tuple(sorted({factor_number(one, names) for one in given}))]] * n
+        if not sizes.share[list(groups[0][0])].sum() > 0.0:
             raise ValueError("no sample uses the factors of relative_to; choose others")
-    for one in dict.fromkeys(chosen):
-        rows = np.array([place for place, other in enumerate(chosen) if other == one])
-        for all_rows, own in zip(tests, model.tested(sizes.relative(np.array(one)), rows), strict=True):
-            all_rows[rows] = own
+    found = {
+        one: intervals(*model.tested(sizes.relative(one), np.arange(n)))
+        for one in dict.fromkeys(chain(*groups))
+    }
+    rows = [np.stack([found[one][:, place] for one in own]) for place, own in enumerate(groups)]
+    rivals = [tuple(sorted(set(chain(*own)) - set(own[0]))) for own in groups]
+    apart = np.full((2, n), np.nan)
+    for place, (own, beside) in enumerate(zip(groups, rivals, strict=True)):
+        if beside:
+            combined = sizes.relative(own[0]) @ sizes.mean_change(beside)[:, None]
+            change, error, freedom = np.ravel(model.tested(combined, np.array([place])))
+            n_free = len(names) - 1  # Scheffe: the groups were found in the same loadings
+            apart[:, place] = change, scipy.stats.f.sf((change / error) ** 2 / n_free, n_free, freedom)
+    chosen = [own[0] for own in groups]
     stable, others = ([tuple(names[k] for k in one) for one in some] for some in (chosen, rivals))
-    return *tests, stable, others
+    return np.stack([widest(row) for row in rows], axis=1), stable, others, apart
+
+
+def intervals(difference: Array, error: Array, freedom: Array) -> Array:
+    """Return difference, error, degrees of freedom, both ends of the interval and p, stacked."""
+    half = error * scipy.stats.t.ppf(0.975, freedom)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = 2.0 * scipy.stats.t.sf(np.abs(difference / error), freedom)
+    p = np.where(error > 0.0, p, 1.0)  # a factor that no unit has, or all alike; the reference itself
+    return np.stack([difference, error, freedom, difference - half, difference + half, p])
+
+
+def widest(tests: Array) -> Array:
+    """Return the test relative to the first of several references that holds for each of them."""
+    difference, p = tests[:, 0], tests[:, 5].max(axis=0)
+    opposite = difference.min(axis=0) * difference.max(axis=0) < 0.0
+    ends = tests[:, 3].min(axis=0), tests[:, 4].max(axis=0)
+    return np.stack([*tests[0, :3], *ends, np.where(opposite, 1.0, p)])
 
 
 def moderate(variances: Array, freedom: float) -> tuple[Array, float]:

@@ -218,7 +218,7 @@ def _deviance(fit: Fit, share: float) -> str:
     if math.isnan(share):
         return f"not computed: it needs all {fit.data.n_entries:.2g} entries"
     own = "" if fit.dispersion is None else f", under {NOISES['nb']} noise"
-    return f"{percent(share)} beyond the totals of samples and features{own}"
+    return f"{percent(share)} of the fitted counts beyond the totals of samples and features{own}"
 
 
 def _charts(fit: Fit) -> list[Chart]:
