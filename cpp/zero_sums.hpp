@@ -88,18 +88,13 @@ class ZeroSums {
   // Buffers have room for a vector that begins inside.
   static void add_up(const double* weights, const double* terms, int n, int step, int length,
                      double* to) {
-    int at = 0;
-    for (; at + kStep <= length; at += kStep)
-      add_vectors<kUnroll>(weights, terms + at, n, step, length, to + at);
-    for (; at < length; at += kLanes) add_vectors<1>(weights, terms + at, n, step, length, to + at);
-  }
-  template <int U>
-  ALWAYS_INLINE static void add_vectors(const double* weights, const double* terms, int n, int step,
-                                        int length, double* to) {
-    Vec sum[U] = {};
-    for (int p = 0; p < n; ++p, weights += step, terms += Index{step} * length)
-      EACH sum[u] += *weights * load(terms + u * kLanes);
-    EACH store(to + u * kLanes, sum[u]);
+    each_vectors(length, [&]<int U>(Index at) {
+      Vec sum[U] = {};
+      const double* from = terms + at;
+      for (int p = 0; p < n; ++p, from += Index{step} * length)
+        EACH sum[u] += weights[p * step] * load(from + u * kLanes);
+      EACH store(to + at + u * kLanes, sum[u]);
+    });
   }
 
   int K_;

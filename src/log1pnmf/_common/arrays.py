@@ -198,10 +198,9 @@ def column_sums(array: Any) -> Any:
     """
     if not isinstance(array, np.ndarray) or array.ndim != 2 or not array.flags.c_contiguous:
         return array.sum(axis=0)
-    n_rows, n_columns = array.shape
-    whole = n_rows - n_rows % ROWS_TOGETHER
-    long = array[:whole].reshape(-1, ROWS_TOGETHER * n_columns).sum(axis=0)
-    return np.vstack([long.reshape(ROWS_TOGETHER, n_columns), array[whole:]]).sum(axis=0)
+    whole = len(array) - len(array) % ROWS_TOGETHER
+    long = array[:whole].reshape(-1, ROWS_TOGETHER * array.shape[1]).sum(axis=0)
+    return np.vstack([long.reshape(ROWS_TOGETHER, -1), array[whole:]]).sum(axis=0)
 
 
 def column_max(array: Any) -> NDArray[np.float64]:
@@ -215,7 +214,8 @@ def extrapolated(to: Any, since: Any, by: float, least: float) -> Any:
         return (to + by * (to - since)).clip(min=least * to)
     if not isinstance(since, np.ndarray):
         raise TypeError(f"both points must be arrays of one kind, got ndarray and {type(since).__name__}")
-    out = np.subtract(to, since, out=np.empty(to.shape))  # rows one after the other, whatever `to` has
-    out *= by
-    out += to
-    return np.maximum(out, least * to, out=out)
+    out, n = np.empty(to.shape), 1 + 8_192 // max(1, to.shape[1])
+    for rows in (slice(begin, begin + n) for begin in range(0, len(to), n)):  # which stay in the cache
+        here = to[rows]
+        np.maximum(here + by * (here - since[rows]), least * here, out=out[rows])
+    return out
