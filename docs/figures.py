@@ -171,7 +171,7 @@ def across_c() -> Figure:
     data, shifts = lp.datasets.pancreas(), (np.inf, 10.0, 1.0, 0.1, 0.001)
     types = np.where(np.isin(data.sample_labels, COMMON), data.sample_labels, "other")[::3]
     fits = {fit.c: fit for fit in lp.sweep(data.counts[::3], 9, shifts, n_jobs=1).fits}
-    figure, before = Figure(figsize=(8.4, 5.6), layout="constrained"), None
+    figure, before = Figure(figsize=(8.4, 3.9), layout="constrained"), None
     for ax, c in zip(figure.subplots(len(shifts), 1), shifts, strict=True):
         fit = fits[c]
         if before is not None:
@@ -179,7 +179,10 @@ def across_c() -> Figure:
             fit = replace(fit, loadings=fit.loadings[:, order], factors=fit.factors[:, order])
         before = fit.loadings
         lp.pl.structure(fit, types, ax=ax, heights="shares", legend=False)
-        ax.set(title=f"c = {c:g}".replace("inf", "∞"), ylabel="")
+        ax.set(title="", yticks=[])
+        ax.spines["left"].set_visible(False)
+        name = f"c = {c:g}".replace("inf", "∞")
+        ax.set_ylabel(name, rotation=0, ha="right", va="center")
         if c != shifts[-1]:
             for label in ax.texts:
                 label.set_visible(False)

@@ -13,6 +13,16 @@ document.addEventListener("DOMContentLoaded", () => {
     if (table.scrollWidth <= table.clientWidth + 2) continue;
     for (const cell of table.querySelectorAll("td")) cell.classList.toggle("long", cell.textContent.length > 60);
   }
+  // What is wider than the page fades towards the edge behind which it goes on.
+  for (const box of document.querySelectorAll(".pst-scrollable-table-container, .cell_output .text_html, .highlight pre, div.formula")) {
+    const mark = () => {
+      box.classList.toggle("scrolls", box.scrollWidth > box.clientWidth + 2);
+      box.classList.toggle("goes-on", box.scrollLeft + box.clientWidth < box.scrollWidth - 2);
+    };
+    box.addEventListener("scroll", mark, { passive: true });
+    window.addEventListener("resize", mark);
+    mark();
+  }
   // The gallery begins with its pictures, each a link to its section.
   const gallery = document.querySelector("section#gallery-of-plots");
   if (!gallery) return;

@@ -136,7 +136,7 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Parameters):
     ----------------
     likelihood : {"auto", "adaptive", "exact", "chebyshev", "taylor"}
         How to treat zero counts. "exact" evaluates all. "adaptive" evaluates those that matter, replaces
-        the others by a quadratic per feature, and is exact up to `zeros_tol`. "chebyshev" and "taylor" are
+        the others by a polynomial per feature, and is exact up to `zeros_tol`. "chebyshev" and "taylor" are
         the paper's forms, one quadratic for all zeros. "auto" is exact for up to 2e6 entries (1e9 on a GPU)
         and if a quarter of them is not zero, and otherwise adaptive.
     zeros_tol : float
