@@ -564,10 +564,7 @@ class _Racer:
             self.bar.describe(f"improving the start ({number} of at most {most})")
 
     def advance(self, start: tuple[Array, Array], n_iterations: int) -> tuple[Point, float]:
-        """Return where some iterations lead, and the objective there, with the errors of zeros put right.
-
-        One choice of zeros serves all starts, as long as its errors are small enough.
-        """
+        """Return where some iterations lead, and the objective there, with the errors of zeros put right."""
         batches, last = self.exact.problem.batches, None
         if self.effects and batches is not None:  # every start begins with the same effects
             self.engine = engine_at(self.engine, batches.effects)
@@ -592,7 +589,7 @@ class _Racer:
             assert last is not None
             end, self.engine = Point(last.loadings, last.factors), engine_at(self.engine, last.effects)
             signed, error = self.engine.zero_errors(end.loadings, end.factors, roughly=True)
-            if self.update is not None:
+            if self.update is not None:  # one choice of zeros serves all starts while its errors are small
                 how: Any = {"index": last.index, "final": False, "error": error}
                 fresh = self.update(self.engine, end, last.loss, **how)
                 self.engine = self.engine if fresh is None else self.make(fresh.problem)

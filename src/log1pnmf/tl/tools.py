@@ -544,7 +544,7 @@ def usage(
     >>> log1p_nmf(adata, 2)
     >>> usage(adata, "condition", replicate="donor")
     >>> adata.uns["log1p_nmf_usage"]["table"].shape
-    (2, 13)
+    (2, 15)
     """
     chosen = [covariates] if isinstance(covariates, str) else list(covariates)
     found = compare_groups(

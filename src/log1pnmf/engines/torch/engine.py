@@ -49,6 +49,8 @@ class TorchEngine(Engine):
         stored: Precision | None = None,
         shared: dict[Any, Any] | None = None,
     ) -> None:
+        if isinstance(problem.zeros, AdaptiveZeros) and problem.zeros.a4 is not None:
+            raise ValueError("engine='torch' has no quartics for zeros; use engine='native'")
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.precision, self._asked_stored = precision, stored
         self._dtype = getattr(torch, precision)
