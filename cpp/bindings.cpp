@@ -465,6 +465,15 @@ double side_residual(Matrix values, Matrix gradient, Vector<std::uint8_t> counte
          std::max<double>(1.0, static_cast<double>(n));
 }
 
+// Goes beyond `to` by a multiple of the way since `since`; entries keep at least a part of `to`.
+void extrapolate(Matrix to, Matrix since, double by, double least, Output<double> out) {
+  const double *now = to.data(), *before = sized(static_cast<Index>(to.size()), since);
+  double* beyond = sized(static_cast<Index>(to.size()), out);
+  nb::gil_scoped_release released;
+  for (std::size_t e = 0; e < to.size(); ++e)
+    beyond[e] = std::max(now[e] + by * (now[e] - before[e]), least * now[e]);
+}
+
 int max_threads() {
   if (forked) return 1;
 #ifdef _OPENMP
@@ -494,6 +503,7 @@ NB_MODULE(_core, m) {
   m.def("take_canonical", &take_canonical);
   m.def("transpose", &transpose);
   m.def("side_residual", &side_residual);
+  m.def("extrapolate", &extrapolate);
   m.def("runnable_kernels", &runnable_kernels);
   m.def("after_fork", [] { forked = true; });
   m.def("max_threads", &max_threads);

@@ -124,6 +124,7 @@ def transpose(
     out_values: NDArray[np.generic],
     /,
 ) -> None: ...
+def extrapolate(to: _Floats, since: _Floats, by: float, least: float, out: _Floats, /) -> None: ...
 def side_residual(
     values: _Floats,
     gradient: _Floats,

@@ -17,6 +17,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from log1pnmf._core import extrapolate
+
 
 class SupportsArray(Protocol):
     """Anything that NumPy turns into an array: an array, a series, a tensor."""
@@ -212,10 +214,6 @@ def extrapolated(to: Any, since: Any, by: float, least: float) -> Any:
     """Go beyond `to` by a multiple of the way since `since`; every entry keeps at least a part of `to`."""
     if not isinstance(to, np.ndarray):
         return (to + by * (to - since)).clip(min=least * to)
-    if not isinstance(since, np.ndarray):
-        raise TypeError(f"both points must be arrays of one kind, got ndarray and {type(since).__name__}")
-    out, n = np.empty(to.shape), 1 + 8_192 // max(1, to.shape[1])
-    for rows in (slice(begin, begin + n) for begin in range(0, len(to), n)):  # which stay in the cache
-        here = to[rows]
-        np.maximum(here + by * (here - since[rows]), least * here, out=out[rows])
+    out = np.empty(to.shape)
+    extrapolate(to, since, by, least, out)
     return out

@@ -444,6 +444,8 @@ FIRST_LOOK = 3
 """Iterations after which zeros are looked at that were chosen for other loadings and factors."""
 RACED_ERRORS = 3e-4
 """`zeros_tol` of the race."""
+HOPELESS = -1.2e-2
+"""A guess of the gain, relative to the objective, below which a merge and split is not tried."""
 SETTLED = 1e-6
 """Two changes of the objective in a row that are smaller, relative to it, end the iterations from a start."""
 
@@ -546,7 +548,7 @@ class _Racer:
                 with threadpool_limits(1, user_api="blas"):  # the same bits for any number of threads
                     moves = ranked_moves(matrix, *at, rng)
             move = next((one for one in moves if not tried & {one.merged, one.split}), None)
-            if move is None:
+            if move is None or move.gain < HOPELESS * abs(least):
                 break
             tried |= {move.merged, move.split}
             loadings, factors = regrouped(matrix, *at, move)
@@ -663,7 +665,7 @@ def ranked_moves(matrix: sparse.csr_array, loadings: Array, factors: Array, rng:
     unit = of_features / np.maximum(np.linalg.norm(of_features, axis=0), SMALLEST)
     alike = unit.T @ unit
     pairs = sorted(((a, b) for b in range(K) for a in range(b)), key=lambda pair: -alike[pair])
-    moves = []
+    moves, rarity = [], n / len(rows)
     for a, b in pairs[: 2 * K]:
         both, sums = (
             parts[:, a] + parts[:, b],
@@ -671,7 +673,7 @@ def ranked_moves(matrix: sparse.csr_array, loadings: Array, factors: Array, rng:
         )
         now = (ratio * both) @ np.log(np.maximum(both, SMALLEST))
         lost = now - _entropy(sums[0]) - _entropy(sums[1]) + _entropy(sums[0].sum())
-        moves += [Move((a, b), k, scores[:, k], gains[k] - lost) for k in range(K) if k not in (a, b)]
+        moves += [Move((a, b), k, scores[:, k], rarity * (gains[k] - lost)) for k in range(K) if k not in (a, b)]
     return sorted(moves, key=lambda move: -move.gain)
 
 
