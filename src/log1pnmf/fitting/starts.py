@@ -626,7 +626,7 @@ def exchanged(loadings: Array, factors: Array, n_new: int, rng: Random) -> tuple
 # least what the own counts z gain, ``sum z log(new / old)`` less the change of the total, before a single
 # iteration; with others this ranks the moves. Some rows are enough for that.
 
-MOST_ROWS, MOST_ENTRIES, FEWEST_ROWS = 1000, 400_000, 50  # by which moves are ranked
+MOST_ROWS, MOST_ENTRIES, FEWEST_ROWS = 1000, 200_000, 50  # by which moves are ranked
 N_POWER = 6  # steps of the power method
 STEEPEST = 0.9  # largest score: no entry of a split factor becomes zero
 SMALLEST = np.finfo(np.float64).tiny
@@ -673,7 +673,8 @@ def ranked_moves(matrix: sparse.csr_array, loadings: Array, factors: Array, rng:
         )
         now = (ratio * both) @ np.log(np.maximum(both, SMALLEST))
         lost = now - _entropy(sums[0]) - _entropy(sums[1]) + _entropy(sums[0].sum())
-        moves += [Move((a, b), k, scores[:, k], rarity * (gains[k] - lost)) for k in range(K) if k not in (a, b)]
+        guesses = rarity * (gains - lost)
+        moves += [Move((a, b), k, scores[:, k], guesses[k]) for k in range(K) if k not in (a, b)]
     return sorted(moves, key=lambda move: -move.gain)
 
 

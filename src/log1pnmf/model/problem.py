@@ -242,16 +242,14 @@ class Bounds:
 
     def __post_init__(self) -> None:
         for name in NUMBERS:
-            values = np.asarray(getattr(self, name), dtype=np.float64)
+            values = np.asarray(getattr(self, name), dtype=np.float64, order="C")
             object.__setattr__(self, name, values[0] if values.ndim == 2 and len(values) == 1 else values)
 
     def tables(self, n_components: int) -> tuple[Array, Array, Array]:
         """Return lower bounds, upper bounds and penalties: 1 x K where all rows are alike, or rows x K."""
-        tables = []
-        for name in NUMBERS:
-            values = np.atleast_2d(getattr(self, name))
-            tables.append(np.ascontiguousarray(np.broadcast_to(values, (len(values), n_components))))
-        return tables[0], tables[1], tables[2]
+        K, numbers = n_components, (np.atleast_2d(getattr(self, name)) for name in NUMBERS)
+        lower, upper, penalty = (one if one.shape[1] == K else np.full((len(one), K), one) for one in numbers)
+        return lower, upper, penalty
 
     def of_rows(self, rows: Any) -> Bounds:
         """Return the bounds of some rows: a slice or their numbers."""
