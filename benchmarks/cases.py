@@ -84,7 +84,7 @@ def _streaming() -> Found:
     from benchmarks.streaming import measure
 
     rows = list(measure(10_000))
-    return {row["counts"]: row["CPU s per iteration"] for row in rows}, float(rows[0]["non-zeros"])
+    return {row["counts"]: row["CPU s per iteration"] for row in rows}, float(len(rows))
 
 
 SHORT: dict[str, Callable[[], Found]] = {

@@ -11,6 +11,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines import native as native_module
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting import starts
+from log1pnmf.model.batch_effects import dispersed_sums, mean_sums
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.dispersion import update_dispersions
 from log1pnmf.model.noise import NegativeBinomial, ShiftedLog
@@ -92,6 +93,22 @@ def test_condensed_means_are_those_of_the_compiled_engine(interpreter, kind, mon
     noises = [update_dispersions(problem, loadings, factors, spectrum=one)[0] for one in (found, expected)]
     np.testing.assert_allclose(noises[0].dispersion, noises[1].dispersion, rtol=1e-6)
     np.testing.assert_allclose(noises[0].prior.centre, noises[1].prior.centre, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["adaptive", "exact", "dispersed"])
+def test_sums_over_batches_are_those_of_the_reference(interpreter, kind):
+    from log1pnmf.engines.torch.engine import TorchEngine
+
+    problem, loadings, factors = example(kind.replace("exact", "adaptive"))
+    if kind == "dispersed":
+        effects = np.exp(np.random.default_rng(2).normal(0.0, 0.5, (2, M)))
+        found = TorchEngine(problem, "cpu").dispersed_sums(effects, loadings, factors)
+        np.testing.assert_allclose(found, dispersed_sums(problem, effects, loadings, factors), rtol=1e-12)
+    else:
+        batches, zeros = Batches(np.arange(N) % 3, np.ones((3, M))), problem.zeros
+        problem = replace(problem, batches=batches, zeros=zeros if kind == "adaptive" else None)
+        found = TorchEngine(problem, "cpu").batch_sums(loadings, factors)
+        np.testing.assert_allclose(found, mean_sums(problem, loadings, factors), rtol=1e-12)
 
 
 def test_the_default_call_converts_what_comes_from_a_card(interpreter, monkeypatch):

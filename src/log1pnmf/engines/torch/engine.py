@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.engines.base import Engine, HalfStep, PairSide
-from log1pnmf.engines.native import NativeEngine
 from log1pnmf.model.dispersion import FEWEST_SAMPLES, MeanSpectrum
 from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
@@ -181,17 +179,19 @@ class TorchEngine(Engine):
         return self._zeros(loadings, factors).spectrum(MeanSpectrum.low_for(self.problem.counts.tally))
 
     def batch_sums(self, loadings: Any, factors: Any) -> np.ndarray:
-        """Sum means over batches, on the host where zeros have quadratics; see `Engine.batch_sums`."""
-        if self.problem.zeros is not None:
-            return self._native.batch_sums(on_host(loadings), on_host(factors))
-        link, kept = self.problem.link, self._keep(self.problem.factors_side)
-        sums = kept.batch_means(self.adopt(loadings), self.adopt(factors), identity=link.is_identity)
-        return on_host(sums)
+        """Sum means over batches; see `Engine.batch_sums`."""
+        zeros, quadratics = self.problem.zeros, None
+        if self.problem.link.is_identity:
+            return super().batch_sums(on_host(loadings), on_host(factors))
+        if zeros is not None:
+            parts = (zeros.constant, zeros.a1, zeros.a2)
+            quadratics = np.stack([np.broadcast_to(one, len(factors)) for one in parts], axis=1)
+        stored = self._keep(self.problem.factors_side).stored
+        return self._zeros(loadings, factors).batch_sums(quadratics, stored)
 
-    @cached_property
-    def _native(self) -> NativeEngine:
-        """The same problem on the host."""
-        return NativeEngine(replace(self.problem, counts=self.problem.counts.on_host()))
+    def dispersed_sums(self, effects: np.ndarray, loadings: Any, factors: Any) -> np.ndarray:
+        """Sum what effects of batches need over batches; see `Engine.dispersed_sums`."""
+        return self._zeros(loadings, factors).dispersed_sums(effects)
 
     def _boxes(self, bounds: Bounds, b: Any) -> Box:
         key = bounds, b.shape[1]

@@ -21,7 +21,7 @@ import torch
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern, SparseRows, row_blocks
 from log1pnmf.counts.counts import Counts, Tally
-from log1pnmf.model.noise import LARGEST_ETA, NegativeBinomial
+from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import Side
 
 # ---------- counts by column, sorted on a device
@@ -634,22 +634,6 @@ class Kept:
         if self.stored is None or self.stored.resident:
             self._of[block.first] = own
         return own
-
-    def batch_means(self, loadings: Any, factors: Any, *, identity: bool) -> Any:
-        """Sum of the means of features in each batch, were its effects 1, batches x features; of columns."""
-        sums = []
-        for first, last in itertools.pairwise(self._ends):
-            of = self._order[first:last]
-            total, t = factors.new_zeros(len(factors)), self.column_exposure[of]
-            if identity:
-                total = factors @ (t @ loadings[of])
-            else:
-                size = max(1, DENSE_BYTES // (8 * max(1, len(factors))))  # samples at a time
-                for some, own in zip(of.split(size), t.split(size), strict=True):
-                    eta = factors @ loadings[some].T
-                    total += eta.clamp_(max=LARGEST_ETA).expm1_() @ own
-            sums.append(total)
-        return torch.stack(sums)
 
     def sums(self, X: Any) -> ColumnSums:
         """Sum over the columns of a design."""

@@ -97,6 +97,39 @@ class Zeros:
         n_free = torch.count_nonzero(self.loadings).double().reshape(1)
         return DeviceSpectrum(low, sums[0], sums[1], on_host(n_free))
 
+    def batch_sums(self, quadratics: np.ndarray | None, stored: DevicePattern | None) -> np.ndarray:
+        """See `Engine.batch_sums`; quadratics have a row for each feature, with the constant first."""
+        a, sums = None if quadratics is None else _as(quadratics, self.factors)[:, :, None], []
+        members = self.kept.column_exposure * self._members
+        for at, marked in self._eta(stored):
+            exact = marked < 0.0  # a count, or an exact zero
+            eta = torch.where(exact, -1.0 - marked, marked)
+            means = self.noise.em(eta)
+            if a is not None:
+                means = torch.where(exact, means, a[at, 0] + eta * (a[at, 1] + a[at, 2] * eta))
+            sums.append(members @ means.T)
+        return on_host(torch.cat(sums, dim=1))
+
+    def dispersed_sums(self, effects: np.ndarray) -> np.ndarray:
+        """See `Engine.dispersed_sums`; the formulas are those of `batch_effects.dispersed_sums`."""
+        t, sums = _as(effects, self.factors).T[:, self.kept.column_batch.long()], []
+        for (block, _), own, at, eta in self._blocks(self.loadings.T):
+            means, y = self.noise.em(eta).mul_(self.kept.column_exposure).mul_(t[at]), torch.zeros_like(eta)
+            first, last = block.indptr[[own.start, own.stop]].tolist()
+            y[_places(block, own.start, own.stop)] = block.values[first:last].double()
+            grown = (phi := self.noise.dispersion[at, None]) * means
+            log, D = grown.log1p(), 1.0 + grown
+            loss = torch.where(grown > 0.0, means * (log / grown), means) + y * log
+            parts = loss, (means - y) / D, means * (1.0 + phi * y) / D**2
+            sums.append(torch.stack([self._members @ part.T for part in parts]))
+        return on_host(torch.cat(sums, dim=2))
+
+    @cached_property
+    def _members(self) -> Any:
+        """Which samples each batch has, batches x samples."""
+        batches = torch.arange(self.kept.row_exposure.shape[1], device=self.factors.device)
+        return (batches[:, None] == self.kept.column_batch).double()
+
     def _exposure(self, features: slice, every: int = 1) -> Any:
         """Return exposures of some features, of `every` so many samples one; a line without batches."""
         samples, batch = self.kept.column_exposure[::every].contiguous(), self.kept.column_batch
@@ -136,6 +169,12 @@ def _as(array: np.ndarray, like: Any) -> Any:
 
 def _leave_out(eta: Any, entries: Block | Stored, start: int, stop: int, every: int) -> None:
     """Put -1 - eta at the entries of rows `start` to `stop`; of `every` so many columns eta has one."""
+    where = _places(entries, start, stop, every)
+    eta[where] = -1.0 - eta[where]
+
+
+def _places(entries: Block | Stored, start: int, stop: int, every: int = 1) -> tuple[Any, Any]:
+    """Return rows and columns of the entries of rows `start` to `stop`."""
     indptr = entries.indptr[start : stop + 1]
     first, last = indptr[[0, -1]].tolist()
     columns = entries.indices[first:last]
@@ -144,9 +183,8 @@ def _leave_out(eta: Any, entries: Block | Stored, start: int, stop: int, every: 
         rows = torch.searchsorted(indptr, seen + first, right=True) - 1
         columns = columns[seen] // every
     else:
-        rows = torch.repeat_interleave(torch.arange(stop - start, device=eta.device), indptr.diff())
-    columns = columns.long()
-    eta[rows, columns] = -1.0 - eta[rows, columns]
+        rows = torch.repeat_interleave(torch.arange(stop - start, device=columns.device), indptr.diff())
+    return rows, columns.long()
 
 
 class DeviceSpectrum(MeanSpectrum):
