@@ -125,8 +125,7 @@ class Zeros:
         return on_host(torch.cat(sums, dim=2))
 
     @cached_property
-    def _members(self) -> Any:
-        """Which samples each batch has, batches x samples."""
+    def _members(self) -> Any:  # batches x samples
         batches = torch.arange(self.kept.row_exposure.shape[1], device=self.factors.device)
         return (batches[:, None] == self.kept.column_batch).double()
 
@@ -168,13 +167,13 @@ def _as(array: np.ndarray, like: Any) -> Any:
 
 
 def _leave_out(eta: Any, entries: Block | Stored, start: int, stop: int, every: int) -> None:
-    """Put -1 - eta at the entries of rows `start` to `stop`; of `every` so many columns eta has one."""
+    # -1 - eta at the entries of rows `start` to `stop`; of `every` so many columns eta has one
     where = _places(entries, start, stop, every)
     eta[where] = -1.0 - eta[where]
 
 
 def _places(entries: Block | Stored, start: int, stop: int, every: int = 1) -> tuple[Any, Any]:
-    """Return rows and columns of the entries of rows `start` to `stop`."""
+    # rows, and columns, of the entries of rows `start` to `stop`
     indptr = entries.indptr[start : stop + 1]
     first, last = indptr[[0, -1]].tolist()
     columns = entries.indices[first:last]
