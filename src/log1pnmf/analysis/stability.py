@@ -67,7 +67,7 @@ def tree_of(similarity: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Fits of one data set at several c, ordered by c.
+    """Fits of one data set at several c, ordered by c; make one with `sweep` (example there).
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ LOADINGS: Any = {"tol": 1e-5, "max_iter": 50, "n_init": 1, "l1": 0.0}  # of the 
 
 @dataclass(frozen=True, eq=False)
 class Consensus:
-    """Factors that come back in several fits, and the fit that starts from them.
+    """Factors that come back in several fits, and a fit with them; make one with `consensus` (example there).
 
     Parameters
     ----------
@@ -231,9 +231,9 @@ def consensus(
 ) -> Consensus:
     """Find the factors that come back over numbers of factors and donors, and fit a model that has them.
 
-    Every number of factors is fitted to every group. Average linkage clusters the factors of all fits;
-    those that do not come back are outliers. The final fit to all samples starts from the median
-    of each cluster, first with fixed factors to find loadings, then free.
+    Every number of factors is fitted to every group. Average linkage clusters the factors of all fits; those
+    that do not come back are outliers. The final fit to all samples starts from the median of each cluster,
+    first with fixed factors to find loadings, then free.
 
     Parameters
     ----------
@@ -275,12 +275,11 @@ def consensus(
     medians = np.column_stack([np.median(together[:, rows], axis=1) for rows in clusters])
     final = _final(data, medians, settings, given)
     match = match_factors(*np.split(_profiles(np.hstack([final.factors, medians])), 2, axis=1))
-    consensus = np.full(len(owner), "", dtype=object)
+    names = np.full(len(owner), "", dtype=object)
     for name, place in zip(final.factor_names, match.pairs[:, 1], strict=True):
-        consensus[clusters[place]] = name
+        names[clusters[place]] = name
     numbered = np.concatenate([np.arange(K) for K in sizes])
-    members = {"group": groups[owner], "n_components": sizes[owner], "factor": numbered}
-    members["consensus"] = consensus
+    members = {"group": groups[owner], "n_components": sizes[owner], "factor": numbered, "consensus": names}
     return Consensus(final, medians[:, match.pairs[:, 1]], fits, members, similarity, match.similarity)
 
 
