@@ -400,7 +400,7 @@ def programs(source: Any, *, key: str | None = None) -> AnnData:
     Returns
     -------
     AnnData
-        Samples x programmes: loadings in X, names of factors in `var_names`, factors (programmes x features)
+        Samples x factors: loadings in X, names of factors in `var_names`, factors (factors x features)
         in ``varm["loadings"]``, names of features in ``uns["var_names"]``. Pipelines that read MuData take
         ``mudata.MuData({"rna": adata, "prog": programs(adata)})``.
     """
