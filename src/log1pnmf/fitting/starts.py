@@ -419,7 +419,7 @@ def _balanced(loadings: Array, factors: Array) -> tuple[Array, Array]:
 SMALLEST_RACED = 1.0
 """The smallest c at which starts are compared."""
 PER_FACTOR, MOST_RACED = (300, 450), 6000
-"""Samples on which starts are compared, for each factor and in all; others get loadings afterwards. The second
+"""Samples on which starts are compared, for each factor and in all; others get loadings later. The second
 is for c = inf, where iterations are cheaper: an optimum of too few samples may not be one of all."""
 FEWEST = 1e-3
 """Share of these samples in which a feature has counts at least, if it is to take part."""
