@@ -144,7 +144,7 @@ def _keywords(report: Report, reading: Reading, name: str) -> None:
 
 
 def _rare_words(report: Report, data: Any) -> None:
-    """How often the names are used that lead the film factor at small c."""
+    """How often the first names of the film factor are used at small c."""
     inside = np.asarray(data.obs["label"]) == "entertainment"
     used, elsewhere = (np.asarray(data.X[rows].sum(axis=0)).ravel() for rows in (inside, ~inside))
     for word, rank in (("dicaprio", 317), ("foxx", 162)):

@@ -117,11 +117,11 @@ def study(options: Options) -> None:
 
 
 def _beside(found: dict[str, float], small: Size, name: str, value: Any) -> dict[str, float]:
-    said = predicted(replace(small, **{name: value}))
+    expected = predicted(replace(small, **{name: value}))
     return {
         f"{kind}, {how}": one[kind]
         for kind in COLORS
-        for how, one in (("predicted", said), ("measured", found))
+        for how, one in (("predicted", expected), ("measured", found))
     }
 
 

@@ -192,8 +192,8 @@ def _claims(report: Report, c: float, readings: dict[str, Reading], spread: list
         seeds = spread if form == "converged" else []
         if c == 1.0:
             report.claim(
-                f"c = 1, {form}: interferon genes lead the treatment factor",
-                paper="treatment genes lead (Cxcl10 for interferon-gamma)",
+                f"c = 1, {form}: interferon genes are first in the treatment factor",
+                paper="treatment genes are first (Cxcl10 for interferon-gamma)",
                 ours=f"{reading.interferon()} of {len(INTERFERON)} in the top 20",
                 agrees=reading.interferon() >= 5,
                 spread=", ".join(str(one.interferon()) for one in seeds),
@@ -238,7 +238,7 @@ def _contrast(report: Report, readings: dict[tuple[float, str], Reading]) -> Non
         )
         report.claim(
             f"the treatment factor is less tied to a cell type at c = 1 ({form}) than at c = inf ({other})",
-            paper="c = inf: exclusive to alpha cells, led by their marker Gcg",
+            paper="c = inf: exclusive to alpha cells, with their marker Gcg first",
             ours=f"variance explained by type given treatment: {one:.0%} against {two:.0%}",
             agrees=one < two,
         )

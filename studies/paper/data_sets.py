@@ -10,7 +10,7 @@ from studies.paper.study import Options, Report, run
 
 
 class Named(NamedTuple):
-    """What the paper says of a data set."""
+    """A data set as the paper describes it."""
 
     file: str
     shape: tuple[int, int]

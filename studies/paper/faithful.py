@@ -1,7 +1,7 @@
 """The paper's own fits: the R packages' starts and coordinate ascent, for the paper's number of iterations.
 
-What is done here beyond what the paper says was read in the public scripts and packages it names (log1pNMF,
-fastTopics) and checked against their figures; docs/explanation/sparse-form.md tells how.
+What the paper leaves open was read in the public scripts and packages that it names (log1pNMF, fastTopics)
+and checked against their figures; docs/explanation/sparse-form.md has the results.
 """
 
 from __future__ import annotations

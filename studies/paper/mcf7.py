@@ -78,10 +78,10 @@ def _published_claims(report: Report, picture: Picture, name: str) -> None:
     loads = ", ".join(f"{group} {picture.means[group][0]:.2f}" for group in GROUPS)
     if math.isinf(picture.c):
         agrees = float(picture.means["RA+TGFb"][0]) < 0.15
-        said = "falls, to near 0 in RA+TGFb"
+        paper = "falls, to near 0 in RA+TGFb"
     else:
-        agrees, said = picture.least_baseline > 0.6, "high in all samples"
-    report.claim(f"{name}, faithful: mean baseline loading", paper=said, ours=loads, agrees=agrees)
+        agrees, paper = picture.least_baseline > 0.6, "high in all samples"
+    report.claim(f"{name}, faithful: mean baseline loading", paper=paper, ours=loads, agrees=agrees)
 
 
 def _spread(report: Report, case: Case, data: Any, options: Options) -> None:
@@ -97,7 +97,7 @@ def _spread(report: Report, case: Case, data: Any, options: Options) -> None:
     good = sum(min(Picture(case.fit_faithful("whole", s), data).found()[1:]) >= 9 for s in seeds)
     report.claim(
         "c = 1, faithful: the picture does not depend on the seed",
-        paper="not said (one seed, 10)",
+        paper="not stated (one seed, 10)",
         ours=f"{good} of {len(seeds)} seeds show it",
         agrees=None,
         spread=", ".join(f"seed {row['R seed']}: {row['Spearman']:.2f}" for row in rows),
@@ -165,7 +165,7 @@ def _forms(report: Report, cases: dict[float, Case], data: Any, options: Options
 
 
 def _choose(report: Report, case: Case, data: Any, options: Options) -> float:
-    """Choose a penalty on held-out counts, and show what held-out samples say."""
+    """Choose a penalty on held-out counts, and show the same on held-out samples."""
     penalties = options.pick(PENALTIES, (1.0, 10.0))
     by_counts = choose_l1(case, penalties, (0,))
     rows = [
@@ -173,7 +173,7 @@ def _choose(report: Report, case: Case, data: Any, options: Options) -> float:
         for row in by_counts.rows
     ]
     report.table(
-        "penalties", rows, "c = 1: penalties, fitted to nine tenths of every count and judged on the others."
+        "penalties", rows, "c = 1: penalties, fitted to nine tenths of every count and judged on the last."
     )
     by_samples = choose_l1_by_samples(case, penalties)
     report.table(
@@ -192,7 +192,7 @@ def _converged_claims(report: Report, fits: list[Fit], *, faithful: Fit, data: A
     picture = Picture(top, data)
     report.claim(
         "c = 1, converged: the published picture is the maximum of the likelihood",
-        paper="not said; its figures are read as if it were",
+        paper="not stated; its figures are read as if it were",
         ours=f"log-likelihood {top.log_likelihood:,.0f}, {top.log_likelihood - faithful.log_likelihood:,.0f} "
         f"above the faithful fit; Spearman {picture.correlation:.2f}, baseline in RA+TGFb "
         f"{picture.means['RA+TGFb'][0]:.2f}, paper's genes {picture.found()}",
@@ -201,8 +201,8 @@ def _converged_claims(report: Report, fits: list[Fit], *, faithful: Fit, data: A
     )
     found, by_weight = picture.found_by_fold_change(), picture.found()
     report.claim(
-        "c = 1, converged: the paper's genes lead the treatment factors, listed by fold change against the "
-        "samples' other factors, not by weight",
+        "c = 1, converged: the paper's genes are first in the treatment factors, ranked by fold change "
+        "against the samples' other factors, not by weight",
         paper="10 of 10 in each (by weight, faithful fit)",
         ours=f"RA {found[1]}, TGFb {found[2]} of 10 (by weight {by_weight[1]} and {by_weight[2]}): the "
         "picture is largely a matter of how the factors are read",
@@ -217,7 +217,7 @@ def _sparse_claims(report: Report, l1: float, fits: list[Fit], data: Any) -> Non
     found = picture.found()
     spread = ", ".join(f"{Picture(fit, data, 0).found()[1:]}" for fit in fits)
     report.claim(
-        f"c = 1, sparse (l1 = {l1:g}), converged: the paper's genes lead the treatment factors",
+        f"c = 1, sparse (l1 = {l1:g}), converged: the paper's genes are first in the treatment factors",
         paper="10 of 10 in each (not penalised)",
         ours=f"RA {found[1]}, TGFb {found[2]} of 10",
         agrees=top.converged and min(found[1:]) >= 8,

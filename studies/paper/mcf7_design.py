@@ -138,7 +138,7 @@ def _why(report: Report, data: Any, fits: Fits) -> None:
                 "baseline; treatments": name,
                 "log-likelihood": fit.log_likelihood,
                 "paper's genes: RA, TGFb": f"{found[1]}, {found[2]}",
-                "RA's others, at rank": ", ".join(late),
+                "RA's other genes, at rank": ", ".join(late),
             }
         )
     report.table("codings", rows, "Known loadings of other kinds, genes in the order of their weights.")
@@ -152,31 +152,31 @@ def _ranks(weights: Any, symbols: Any) -> dict[str, int]:
 
 
 def _reason(paper: Picture, design: Picture, data: Any) -> str:
-    """Say why the design has other genes, with the rates of the genes that come and go."""
+    """Return why the design has other genes, with the rates of the genes that come and go."""
     counts, symbols = np.asarray(data.X.todense(), dtype=np.float64), list(data.var["Symbol"])
     rates = counts / (counts.sum(axis=1) / counts.sum(axis=1).mean())[:, None]
     labels, dose = np.asarray(data.obs["label"]), np.asarray(data.obs["dose"])
     own = [labels == "EtOH", *((labels == "RA") & (dose == name) for name in ("low", "med", "high"))]
     own.append(labels == "RA+TGFb")
 
-    def told(gene: str) -> str:
+    def rates_of(gene: str) -> str:
         values = [rates[which, symbols.index(gene)].mean() for which in own]
         return f"{gene} " + ", ".join(f"{value:,.0f}" if value >= 10 else f"{value:.1f}" for value in values)
 
-    theirs, ours = MCF7_GENES[1.0]["RA"], design.top_genes(1)
+    theirs, here = MCF7_GENES[1.0]["RA"], design.top_genes(1)
     baseline = ", ".join(f"{group} {paper.means[group][0]:.2f}" for group in GROUPS)
     return (
-        "The paper ranks genes by their weight in the factor, and its size factors are totals; so are ours. "
-        "What differs is the loadings. Its fit finds one for every sample: those of RA rise with the dose, "
-        f"and those of the baseline fall with treatment ({baseline}). Where the baseline falls, a factor "
-        "also holds a part of the level of every gene, and genes with high counts move up. Where loadings "
-        "rise with the dose, genes that rise with it move up. With these loadings as known ones, all of the "
-        "paper's genes lead. The design asks another question: which genes differ most between samples with "
-        "and without RA. Mean rates without treatment, with a low, medium and high dose of RA, and with both "
-        "treatments, of RA's genes that the design misses: "
-        + "; ".join(told(gene) for gene in theirs if gene not in ours)
+        "The paper ranks genes by their weight in the factor, with totals as size factors, and so does "
+        "this table. The loadings differ: the paper's fit finds one for every sample, those of RA rise "
+        f"with the dose, and those of the baseline fall with treatment ({baseline}). Where the baseline "
+        "falls, a factor also contains a part of the level of every gene, and genes with high counts rank "
+        "higher. Where loadings rise with the dose, genes that rise with it rank higher. With these "
+        "loadings fixed, all of the paper's genes are first. The design asks another question: which genes"
+        " differ most between samples with and without RA. Mean rates without treatment, with a low, "
+        "medium and high dose of RA, and with both treatments, of RA's genes that the design misses: "
+        + "; ".join(rates_of(gene) for gene in theirs if gene not in here)
         + ". Of those that it has instead: "
-        + "; ".join(told(gene) for gene in ours if gene not in theirs)
+        + "; ".join(rates_of(gene) for gene in here if gene not in theirs)
         + "."
     )
 
@@ -186,7 +186,7 @@ def _claim(report: Report, name: str, l1: float, pictures: list[Picture]) -> Non
     what += f", l1 = {l1:g}" if l1 else ""
     found = [picture.found() for picture in pictures]
     report.claim(
-        f"c = 1, {what}: the paper's genes lead the treatment factors from any start",
+        f"c = 1, {what}: the paper's genes are first in the treatment factors, from any start",
         paper="10 of 10 in each (nothing known)",
         ours=f"RA {found[0][1]}, TGFb {found[0][2]} of 10",
         agrees=min(min(one[1:]) for one in found) >= 9,

@@ -46,14 +46,14 @@ class Picture:
         return list(self.symbols[np.argsort(-self.factors[:, k])[:n]])
 
     def found(self) -> list[int]:
-        """How many of the paper's ten top genes are among ours: baseline, RA, TGFb."""
+        """How many of the paper's genes are among the first ten: baseline, RA, TGFb."""
         lists = MCF7_GENES[self.c].values()
         return [len(set(self.top_genes(k)) & set(genes)) for k, genes in enumerate(lists)]
 
     def found_by_fold_change(self) -> list[int]:
-        """How many of the paper's genes are among the ten that the factor tells most from its rest."""
+        """How many of the paper's genes are among the ten that the factor raises most."""
         lists = MCF7_GENES[self.c].values()
-        return [len(set(ours) & set(genes)) for ours, genes in zip(self.leading, lists, strict=True)]
+        return [len(set(first) & set(genes)) for first, genes in zip(self.leading, lists, strict=True)]
 
     @property
     def correlation(self) -> float:

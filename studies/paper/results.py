@@ -45,7 +45,7 @@ We fit real data in three ways:
   largest one that predicts them no worse than the faithful fit. A tenth of every count is held out, by
   binomial splitting, and the other nine tenths are fitted.
 
-The column "agrees" has whether the claim holds in the fit that the line names.
+The column "agrees" states whether the claim holds in the fit that the line names.
 """
 INCOMPLETE = """
 Three parts of the paper need the mouse pancreas counts, which we do not have: Figures 5 to 7 with their

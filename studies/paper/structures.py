@@ -35,7 +35,7 @@ def study(options: Options) -> None:
     report = Report(options, "structures", "Structure plots across c")
     report.note(
         'Each fit starts from a singular value decomposition (`init="nndsvd"`, `tol=1e-5`, at most 60 '
-        "iterations): good enough to look at, and quick. Factors are matched to those at c = inf, so that a "
+        "iterations): enough for a picture, and quick. Factors are matched to those at c = inf, so that a "
         "colour means the same factor in all panels of a figure; MCF-7's are baseline, RA and TGF-beta. "
         "Memberships: how many factors a sample takes part in (exponential of the entropy)."
     )
@@ -105,7 +105,7 @@ def _claims(report: Report, name: str, rows: list[dict[str, Any]]) -> None:
     at = {row["c"]: row["correlation with the loadings at c = inf"] for row in rows}
     if name == "BBC" and 1.0 in at:
         report.claim(
-            "BBC: loadings at c = 1 look somewhat like those at c = inf, those at c = 0.001 do not",
+            "BBC: loadings at c = 1 somewhat resemble those at c = inf, those at c = 0.001 do not",
             paper="somewhat similar",
             ours=f"mean correlation of matched loadings {at[1.0]:.2f} at c = 1, {at[least['c']]:.2f} at "
             f"c = {least['c']:g}",

@@ -273,7 +273,7 @@ class Report:
 
 
 def _number(value: Any) -> Any:
-    """Numbers as short as they can be said: a difference in the last bits is no difference."""
+    """Numbers in few digits: a difference in the last bits is no difference."""
     if not isinstance(value, float):
         return value
     return f"{value:.6g}" if abs(value) < 1e5 else f"{value:.2f}"

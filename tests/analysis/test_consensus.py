@@ -47,7 +47,7 @@ def test_shared_factors_come_back_in_all_donors_and_the_own_one_in_one(cells, fo
     assert min(table["similarity_final"]) > 0.98
     assert match_factors(cells[2], found.factors).pairs.tolist() == match.pairs.tolist()
     assert found.similarity.shape == (27, 27)
-    assert (found.members["programme"] == "").sum() == 27 - 20  # what only one fit has found
+    assert (found.members["consensus"] == "").sum() == 27 - 20  # what only one fit has found
 
 
 def test_the_final_fit_is_as_good_as_a_default_fit(cells, found):
@@ -94,7 +94,7 @@ def test_annotated_data_hold_the_final_fit_and_the_tables(adata, tmp_path):
     about = anndata.read_h5ad(tmp_path / "a.h5ad").uns["log1p_nmf_consensus"]
     assert about["table"]["n_fits"].tolist() == direct.table()["n_fits"].tolist()
     assert about["table"]["factor"].tolist()[0] == "first"
-    assert "first" in set(about["members"]["programme"])
+    assert "first" in set(about["members"]["consensus"])
     tl.log1p_nmf(adata, 2, **FAST)
     assert "log1p_nmf_consensus" not in adata.uns  # it was of another fit
 

@@ -55,9 +55,9 @@ class TestStarts:
         assert Measure("", "", 2.0, 1.5, between_starts=0.6).direction == 0
         assert Measure("", "", 2.0, 1.5, between_starts=0.4).direction == 1
 
-    def test_one_start_each_cannot_tell(self):
-        assert "Each fit has one start" in headline((2.0, 1.5))
-        assert "Each fit has one start" not in headline((2.0, 2.0))
+    def test_one_fit_of_each_shows_no_difference_between_starts(self):
+        assert "Each c has one fit" in headline((2.0, 1.5))
+        assert "Each c has one fit" not in headline((2.0, 2.0))
 
     def test_other_fits_of_a_setting_are_other_starts(self):
         rng = np.random.default_rng(0)

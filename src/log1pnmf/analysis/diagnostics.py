@@ -205,7 +205,7 @@ HIDDEN = 0.2  # shared part of the variance from which a dispersion is said to h
 
 @dataclass(frozen=True, eq=False)
 class Diagnostics:
-    """How well features, samples and entries are explained; make one with `diagnose`.
+    """How well features, samples and entries are explained; make one with `diagnose` (example there).
 
     Parameters
     ----------

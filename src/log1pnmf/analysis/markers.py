@@ -286,7 +286,9 @@ def top_features(
     return pandas.DataFrame(columns | values)
 
 
-def top_samples(source: Any, n_top: int = 5, *, key: str | None = None, sample_names: Any = None) -> Any:
+def top_samples(
+    source: Any, n_top: int = 5, *, key: str | None = None, sample_names: Any = None
+) -> DataFrame:
     """List the samples that are typical of each factor, such as the documents of a topic.
 
     They are ranked by the share of their signal that the factor carries (`log1pnmf.shares`), after four

@@ -211,7 +211,7 @@ def null_deviance(fit: Fit, counts: Counts, n_jobs: int | None) -> float:
 
 @dataclass(frozen=True, eq=False)
 class FactorMatch:
-    """Which factors of two fits correspond.
+    """Which factors of two fits correspond; make one with `match_factors` (example there).
 
     Parameters
     ----------

@@ -67,7 +67,7 @@ def tree_of(similarity: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Fits of one data set at several c, ordered by c.
+    """Fits of one data set at several c, ordered by c; make one with `sweep` (example there).
 
     Parameters
     ----------
@@ -168,22 +168,22 @@ LOADINGS: Any = {"tol": 1e-5, "max_iter": 50, "n_init": 1, "l1": 0.0}  # of the 
 
 @dataclass(frozen=True, eq=False)
 class Consensus:
-    """Factors that come back in several fits, and the fit that starts from them.
+    """Factors that come back in several fits, and a fit with them; make one with `consensus` (example there).
 
     Parameters
     ----------
     final : Fit
         The fit to all samples that starts from the consensus factors.
-    factors : ndarray of shape (n_features, n_programmes)
-        Consensus factors, in the order of `final`: the median of each programme.
+    factors : ndarray of shape (n_features, n_consensus)
+        Consensus factors, in the order of `final`: the median of each cluster.
     fits : dict of (str, int) to Fit
         The fit of each group and number of factors.
     members : dict of str to ndarray
         One row for each factor of all fits: `group`, `n_components`, `factor` (its number in that fit) and
-        `programme`, the name of the factor of `final`, empty for an outlier.
+        `consensus`, the name of the factor of `final`, empty for an outlier.
     similarity : ndarray of shape (factors of all fits, factors of all fits)
         Pearson's correlation of factors, after the mean of all factors was subtracted.
-    similarity_final : ndarray of shape (n_programmes,)
+    similarity_final : ndarray of shape (n_consensus,)
         The same between each consensus factor and the factor of `final` that it became.
     """
 
@@ -197,7 +197,7 @@ class Consensus:
     def table(self) -> dict[str, np.ndarray]:
         """Return one row per factor of `final`: in which fits it came back, and how similar it was there."""
         group, K = self.members["group"], self.members["n_components"]
-        where = [np.flatnonzero(self.members["programme"] == name) for name in self.final.factor_names]
+        where = [np.flatnonzero(self.members["consensus"] == name) for name in self.final.factor_names]
         pairs = [self.similarity[np.ix_(rows, rows)][np.triu_indices(len(rows), 1)] for rows in where]
         return {
             "factor": np.array(self.final.factor_names),
@@ -231,9 +231,9 @@ def consensus(
 ) -> Consensus:
     """Find the factors that come back over numbers of factors and donors, and fit a model that has them.
 
-    Every number of factors is fitted to every group. Average linkage clusters the factors of all fits into
-    programmes; those that do not come back are outliers. The final fit to all samples starts from the median
-    of each programme, first with fixed factors to find loadings, then free.
+    Every number of factors is fitted to every group. Average linkage clusters the factors of all fits; those
+    that do not come back are outliers. The final fit to all samples starts from the median of each cluster,
+    first with fixed factors to find loadings, then free.
 
     Parameters
     ----------
@@ -244,10 +244,10 @@ def consensus(
     groupby : array-like of shape (n_samples,), optional
         Donor of each sample; each is fitted on its own if it has as many samples as factors.
     least : float
-        Smallest mean similarity of the factors of a programme. With `groupby`, a programme of a single group
+        Smallest mean similarity of the factors of a cluster. With `groupby`, a cluster of a single group
         needs 0.95, because fits to the same samples also share what is noise in these.
     min_fits : int
-        Number of fits in which a programme comes back, at least.
+        Number of fits in which a factor comes back, at least.
     **parameters : optional
         Other parameters as in `log1pnmf.Log1pNMF`, and `batch`. Size factors are relative to all samples.
 
@@ -271,16 +271,15 @@ def consensus(
     similarity = match_factors(profiles, profiles).matrix
     groups, sizes = np.array([name for name, _ in fits], dtype=object), np.array([K for _, K in fits])
     owner = np.repeat(np.arange(len(fits)), sizes)
-    programmes = _programmes(similarity, owner, groups, least, min_fits)
-    medians = np.column_stack([np.median(together[:, rows], axis=1) for rows in programmes])
+    clusters = _clusters(similarity, owner, groups, least, min_fits)
+    medians = np.column_stack([np.median(together[:, rows], axis=1) for rows in clusters])
     final = _final(data, medians, settings, given)
     match = match_factors(*np.split(_profiles(np.hstack([final.factors, medians])), 2, axis=1))
-    programme = np.full(len(owner), "", dtype=object)
+    names = np.full(len(owner), "", dtype=object)
     for name, place in zip(final.factor_names, match.pairs[:, 1], strict=True):
-        programme[programmes[place]] = name
+        names[clusters[place]] = name
     numbered = np.concatenate([np.arange(K) for K in sizes])
-    members = {"group": groups[owner], "n_components": sizes[owner], "factor": numbered}
-    members["programme"] = programme
+    members = {"group": groups[owner], "n_components": sizes[owner], "factor": numbered, "consensus": names}
     return Consensus(final, medians[:, match.pairs[:, 1]], fits, members, similarity, match.similarity)
 
 
@@ -319,8 +318,8 @@ def _profiles(factors: Array) -> Array:
     return np.asarray(unit - unit.mean(axis=1, keepdims=True))
 
 
-def _programmes(similarity: Array, owner: Indices, groups: Any, least: float, min_fits: int) -> list[Indices]:
-    """Return which factors make up each programme."""
+def _clusters(similarity: Array, owner: Indices, groups: Any, least: float, min_fits: int) -> list[Indices]:
+    """Return which factors make up each cluster."""
     cuts = (1.0 - least, 1.0 - max(least, ALONE))
     coarse, fine = (scipy.cluster.hierarchy.fcluster(tree_of(similarity), cut, "distance") for cut in cuts)
     alone = np.array([len(set(groups[owner[coarse == one]])) == 1 for one in coarse])

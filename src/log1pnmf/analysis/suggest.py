@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
@@ -16,6 +16,9 @@ from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.ranking import ranking_of
 
 from .groups import Groups, group_means, labels_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 N_TOP, LEVEL = 50, 0.05  # first features of a factor, and the largest adjusted p of a set among them
 AHEAD = 2.0  # a group names a factor where its mean loading is this many times that of every other group
@@ -29,7 +32,7 @@ def suggest_names(
     key: str | None = None,
     feature_names: Any = None,
     gene_symbols: str | None = None,
-) -> Any:
+) -> DataFrame:
     """Suggest a name for every factor, with the reason.
 
     Parameters
@@ -87,8 +90,7 @@ def _by_sets(fit: Fit, sets: Mapping[str, set[str]]) -> dict[int, tuple[str, str
     """Find the set of each factor, by over-representation among its first features."""
     features = [str(name) for name in fit.feature_labels]
     known, ranking = set(features), ranking_of(fit)
-    present = {name: members & known for name, members in sets.items()}
-    present = {name: members for name, members in present.items() if members}
+    present = {name: members & known for name, members in sets.items() if members & known}
     if not present:
         raise ValueError(
             f"no set has a feature of the fit (first {features[0]!r}); are they named in the same way? "
@@ -116,12 +118,10 @@ def _by_groups(fit: Fit, groups: Groups) -> dict[int, tuple[str, str]]:
     found = {}
     for k in range(fit.n_components):
         order = np.argsort(-means[:, k], kind="stable")
-        first = means[order[0], k]
-        second = means[order[1], k] if len(order) > 1 else 0.0
+        first, second = np.append(means[order, k], 0.0)[:2]
         if first > 0.0 and first >= AHEAD * second:
-            name = groups.names[order[0]]
-            reason = f"mean loading {first:.2f} in {name}, at most {second:.2f} in every other group"
-            found[k] = (name, reason)
+            name, others = groups.names[order[0]], f"at most {second:.2f} in every other group"
+            found[k] = (name, f"mean loading {first:.2f} in {name}, {others}")
     return found
 
 

@@ -86,7 +86,7 @@ def npmi(counts: Counts, features: NDArray[np.intp]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class TopicModel:
-    """Topics as distributions over words, documents as mixtures of topics.
+    """Topics as distributions over words, documents as mixtures; make one with `topic_model` (example there).
 
     The counts of document i are ``Poisson(sizes_i * (proportions @ words)_i)``; given its total they are
     ``Multinomial(total_i, (proportions @ words)_i)``.
@@ -125,9 +125,9 @@ class TopicModel:
 def topic_model(fit: Any) -> TopicModel:
     """Convert a fit at ``c = inf``, where factors add up, to a topic model; other fits are refused.
 
-    Parameters
-    ----------
-    fit : Fit, or anything that `log1pnmf.as_fit` takes
+    >>> from log1pnmf import Log1pNMF
+    >>> topic_model(Log1pNMF(1, c=float("inf")).fit([[4, 4], [2, 2]])).words.round(6)
+    array([[0.5, 0.5]])
     """
     fit = as_fit(fit)
     if not fit.link.is_identity:

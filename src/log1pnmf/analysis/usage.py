@@ -456,7 +456,7 @@ class Usage:
         if len(unclear) == 1 and self.rivals_p[unclear[0]] <= 0.05:
             how = f", which {'rose' if change > 0.0 else 'fell'} {2.0 ** abs(change):.1f} times beside them"
         return (
-            f"relative to {stable} ({where} the counts do not tell whether {others} kept their proportions "
+            f"relative to {stable} ({where} the counts leave open whether {others} kept their proportions "
             f"instead{how}; significant is what changed relative to each)"
         )
 

@@ -305,7 +305,7 @@ def _tell_more(plan: RunPlan, fit: Fit, done: RunWriter, warned: list[str], scre
             screen.say(line)
     if done.consensus is not None:
         found = done.consensus
-        outliers = plural(np.sum(found.members["programme"] == ""), "outlier")
+        outliers = plural(np.sum(found.members["consensus"] == ""), "outlier")
         screen.say(f"Factors that came back in {len(found.fits)} fits ({outliers} left out)")
         table, columns = found.table(), ("factor", "n_fits", "n_components", "groups")
         for factor, n_fits, numbers, groups in zip(*(table[name] for name in columns), strict=True):

@@ -4,10 +4,10 @@ Which optimum is found depends on the start. No start has an entry from which th
 and columns without counts are zero, and no two columns are alike.
 
 "auto" makes a few iterations from several starts at sparse cost, the non-negative SVD and random ones. Where
-they reach the same objective, there is no more to find. Otherwise moves follow from the best one, each with a
-few iterations, and the better of both is kept: where iterations are cheap, random factors take the place of
-some (`studies.starts`), and two factors become one and a third one two (`ranked_moves`). Below c = 1 starts
-differ little and iterations are dear: it is the SVD.
+they reach the same objective, there is no more to find. Otherwise the best one is changed, a few iterations
+follow, and the better of both is kept: where iterations are cheap, random factors take the place of some
+(`studies.starts`), and two factors become one and a third one two (`ranked_moves`). Below c = 1 starts differ
+little and iterations are expensive: it is the SVD.
 """
 
 from __future__ import annotations
@@ -417,9 +417,9 @@ def _balanced(loadings: Array, factors: Array) -> tuple[Array, Array]:
 # ---------- the start "auto"
 
 SMALLEST_RACED = 1.0
-"""The smallest c at which starts are raced."""
+"""The smallest c at which starts are compared."""
 PER_FACTOR, MOST_RACED = (300, 450), 6000
-"""Samples on which starts are raced, for each factor and in all; others get loadings afterwards. The second
+"""Samples on which starts are compared, for each factor and in all; others get loadings later. The second
 is for c = inf, where iterations are cheaper: an optimum of too few samples may not be one of all."""
 FEWEST = 1e-3
 """Share of these samples in which a feature has counts at least, if it is to take part."""
@@ -428,22 +428,22 @@ SMALL, FEW = 1_000_000, 5
 N_RANDOM, ALONE = (1, 3), (20, 30)
 """Random starts beside the SVD, and iterations from each start; more where iterations are cheap."""
 MOST_REGROUPED, MOST_VAIN, REGROUPED = (6, 8), 4, 12
-"""Moves that merge and split factors, moves in a row without a gain that end them, and iterations of each. At
-c = inf there is a move for each factor, at least."""
+"""Regroupings of factors, how many in a row without a gain end them, and iterations of each. At c = inf there
+is one for each factor, at least."""
 MOST_EXCHANGED, MOST_FAILED, AGAIN = 24, 8, 25
-"""Moves that exchange factors where iterations are cheap, likewise."""
+"""Perturbations where iterations are cheap, likewise."""
 EXCHANGED = (2, 4)
-"""Factors that moves exchange, in turn; at most half of all."""
+"""Factors that a perturbation exchanges, in turn; at most half of all."""
 GAINED, WORTHWHILE = 2e-5, 1e-4
-"""Gain of a move of either kind, relative to the objective, from which on it encourages further ones."""
+"""Gain of a change of either kind, relative to the objective, from which on it encourages further ones."""
 AGREED, N_AGREEING = 3e-5, (2, 3)
 """How near objectives are, relative to them, if starts lead to the same optimum, and how many have to."""
 DRIFT = 3e-4
-"""How far a move may lead back, relative to the objective: a few iterations do not show small gains."""
+"""How much worse a perturbation may be, relative to the objective: few iterations do not show small gains."""
 FIRST_LOOK = 3
-"""Iterations after which zeros are looked at that were chosen for other loadings and factors."""
+"""Iterations after which zeros are checked that were chosen for other loadings and factors."""
 RACED_ERRORS = 3e-4
-"""`zeros_tol` of the race."""
+"""`zeros_tol` of the search."""
 HOPELESS = -1.2e-2
 """A guess of the gain, relative to the objective, below which a merge and split is not tried."""
 SETTLED = 1e-6

@@ -250,7 +250,7 @@ def quality_facts(fit: Fit) -> Iterator[tuple[str, str]]:
     if fit.asked.init == "auto" and fit.asked.n_init == 1 and len(iterating):
         before = fit.seconds - float(iterating[-1])
         if before >= 0.1:
-            took += f" ({before:.1f} s of it to check the counts and find a start)"
+            took += f" ({before:.1f} s to check the counts and find a start)"
     yield "converged", f"{state}, {plural(fit.n_iter, 'iteration')}, {took}"
     lately = gained_lately(fit)
     if lately is not None:

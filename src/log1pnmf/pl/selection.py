@@ -190,8 +190,8 @@ def consensus(
     codes = [names.index(label) for label in labels[order]]
     strip.imshow(colors[codes][:, None], aspect="auto", origin="lower", interpolation="nearest")
     strip.set_axis_off()
-    programme = table["programme"][order]
-    places = {name: np.flatnonzero(programme == name) for name in programme if name}
+    consensus = table["consensus"][order]
+    places = {name: np.flatnonzero(consensus == name) for name in consensus if name}
     for rows in places.values():
         first, size = rows[0] - 0.5, len(rows)
         right.add_patch(Rectangle((first, first), size, size, fill=False, edgecolor=INK, linewidth=1.4))

@@ -205,7 +205,7 @@ def verdict(measures: list[Measure], name: str) -> tuple[str, str]:
             "of a sample's signal."
         )
     if per_sample.between_starts is None and (mixed or clustered):
-        headline += " Each fit has one start; other starts may give another picture."
+        headline += " Each c has one fit; another seed may give another picture."
     if mixed > 0:
         where = "groups" if "Groups per factor" in by_name else "stretches of samples"
         return headline, f"Look for colours that run through several {where} in the plot of {name}."

@@ -400,7 +400,7 @@ def programs(source: Any, *, key: str | None = None) -> AnnData:
     Returns
     -------
     AnnData
-        Samples x programmes: loadings in X, names of factors in `var_names`, factors (programmes x features)
+        Samples x factors: loadings in X, names of factors in `var_names`, factors (factors x features)
         in ``varm["loadings"]``, names of features in ``uns["var_names"]``. Pipelines that read MuData take
         ``mudata.MuData({"rna": adata, "prog": programs(adata)})``.
     """
@@ -447,7 +447,7 @@ def rename_factors(
         if place in adata.uns:  # objects that were concatenated share what is in it: a new one
             about = dict(adata.uns[place])
             about["factor_names"] = np.array([changed[str(k)] for k in about["factor_names"]], dtype=object)
-            for name, column in (("table", "factor"), ("members", "programme")):
+            for name, column in (("table", "factor"), ("members", "consensus")):
                 if name in about:  # "" is an outlier of a consensus
                     after = [changed.get(str(k), "") for k in about[name][column]]
                     about[name] = about[name].assign(**{column: after})
