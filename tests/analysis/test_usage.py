@@ -145,6 +145,12 @@ def test_several_groups_and_missing_labels(model):
     found = model.usage(group, replicate=DONOR, reference="low", **AS_THEY_ARE)
     assert found.comparisons == ("high", "mid")
     assert len(found.means) == 9
+    some = {"replicate": np.where(group == "mid", None, DONOR), "covariates": {"x": ["a", "b", "b"] * 40}}
+    without = model.usage(group, reference="low", **AS_THEY_ARE, **some)
+    assert without.comparisons == ("high",)
+    some["covariates"]["x"] = np.where(group == "high", None, some["covariates"]["x"])
+    with pytest.raises(ValueError, match="a group, a replicate and all covariates"):
+        model.usage(np.where(group == "low", None, group), **some)
     table = found.table()
     assert table["factor"].tolist() == ["k0", "k1", "k2"] * 2
     np.testing.assert_allclose(table["difference"], table["mean"] - table["reference_mean"])

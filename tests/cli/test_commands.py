@@ -204,10 +204,10 @@ def test_usage(call, run_folder, tmp_path):
 
 
 def test_usage_by_a_number(call, tmp_path):
-    """A column of numbers has a slope; its values can be groups, too."""
+    """Numbers have a slope, and can be groups, too; categories are groups, in their order, as in Python."""
     adata = anndata.AnnData(np.random.default_rng(0).poisson(3.0, (48, 6)).astype(np.float32))
     adata.obs["donor"] = np.repeat([f"d{i}" for i in range(8)], 6)
-    adata.obs["kind"] = np.tile(["T", "B"], 24)
+    adata.obs["kind"] = pd.Categorical(np.tile(["2", "1"], 24), ["2", "1"])
     adata.obs["age"] = pd.array([31, 45, None, 23, 67, 39, 45, 31], dtype="Int64").repeat(6)
     adata.write_h5ad(tmp_path / "a.h5ad")
     options = ("-k", 2, "--set", "tol=1e-3", "--no-report", "-o", tmp_path / "out")
@@ -217,10 +217,15 @@ def test_usage_by_a_number(call, tmp_path):
     found = call(*by_age, "--relative-to", "none", "--json").json
     assert (found["group"], set(found["relative_to"]), len(found["slope"])) == (["age"] * 2, {""}, 2)
     within = call(*by_age, "--within", "kind", "--interaction", "--relative-to", "k0", "--json").json
-    assert (set(within["within"]), set(within["relative_to"])) == ({"B", "T"}, {"k0"})
+    assert (within["within"], set(within["relative_to"])) == (["2"] * 2 + ["1"] * 2, {"k0"})
     assert "--interaction needs --within" in call(*by_age, "--interaction").err
     groups = call(*by_age, "--as-groups", "--json").json
     assert sorted(set(groups["group"])) == ["31", "39", "45", "67"]
+    assert call("convert", tmp_path / "a.h5ad", tmp_path / "b.h5ad").code == 0
+    in_python = usage(RunFolder.open(tmp_path / "out").fit(), adata.obs["kind"], replicate=True).reference
+    for file in ([], [tmp_path / "b.h5ad"]):  # from the run, and from a file
+        by_kind = call(*by_age[:2], *file, "--groupby", "kind", "--replicate", "donor", "--json").json
+        assert set(by_kind["reference"]) == {in_python} == {"2"}
 
 
 @pytest.mark.filterwarnings("ignore:no markers are named:UserWarning")  # few samples
@@ -292,7 +297,9 @@ def test_columns_of_features(call, counts_file, tmp_path):
     assert (
         call("transform", tmp_path / "out", tmp_path / "a.h5ad", *named, "-o", tmp_path / "l.csv").code == 0
     )
-    for wrong, word in (("symbol", "must be true or false"), ("none", "no feature column 'none'")):
+    wrongs = {"symbol": "must be true or false", "none": "no feature column 'none'"}
+    wrongs |= dict.fromkeys(("variable:0", "variable:-3+all"), "must end with a whole number > 0")
+    for wrong, word in wrongs.items():
         refused = call(*options, "--mask-var", wrong, "-o", tmp_path / "wrong")
         assert (refused.code, word in refused.err) == (2, True)
     (tmp_path / "t.csv").write_text("a,b\n2,1\n2,0\n")
@@ -339,6 +346,7 @@ def test_variable_features_are_fitted_and_the_others_added(call, counts_file, tm
     expected = np.loadtxt(tmp_path / "some.csv", delimiter=",", skiprows=1, usecols=(1, 2))
     done = call("fit", table, *base, "--mask-var", "variable:10+all", "-o", out)
     assert "10 features were fitted, and 15 were added given the loadings" in done.out, done.err
+    assert f"log-likelihood {some.log_likelihood:,.0f} (fitted features), deviance" in done.out
     every = Fit.load(out / "models" / "c=1.npz")
     assert (every.loadings == some.loadings).all()
     assert (every.factors[every.fitted_features] == some.factors).all()
@@ -347,7 +355,7 @@ def test_variable_features_are_fitted_and_the_others_added(call, counts_file, tm
     assert call("markers", out, "--json").code == 0
     assert call("transform", out, table, "-o", loadings).code == 0
     found = np.loadtxt(loadings, delimiter=",", skiprows=1, usecols=(1, 2))
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
     refused = call("fit", table, *base, "--mask-var", "used+all", "-o", tmp_path / "wrong")
     assert "a column of var of an AnnData file" in refused.err
 

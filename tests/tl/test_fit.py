@@ -105,6 +105,7 @@ def test_mask_var_fits_only_those_features(adata):
         ("nothing", KeyError, "no column 'nothing'; it has: 'number'"),
         ("number", ValueError, r"adata\.var\['number'\] must be True or False for each .*, got 0"),
         ("gaps", ValueError, r"adata\.var\['gaps'\] must be .*, got <NA>"),
+        ("variable:abc", ValueError, r"mask_var: 'variable:abc' must end with a whole number > 0"),
         (np.ones(3, dtype=bool), ValueError, r"mask_var must be .* got an array of shape \(3,\)"),
         (np.zeros(600, dtype=bool), ValueError, "leaves no feature"),
     ],
@@ -165,8 +166,10 @@ def test_all_features_are_added_to_a_fit_of_some(cells, caplog):
     lp.tl.extend_features(adata, key="log1p_nmf_all")
     assert "nothing to add: the fit has all 600 features" in caplog.text
     new = cells[:30].copy()
-    lp.tl.transform(new, adata)  # uses the fitted ones
-    assert lp.as_fit(new).feature_names.tolist() == some.feature_names.tolist()
+    for key in (None, "log1p_nmf_all"):  # uses the fitted ones
+        lp.tl.transform(new, adata, key=key)
+        assert lp.as_fit(new, key=key).feature_names.tolist() == some.feature_names.tolist()
+    np.testing.assert_allclose(new.obsm["log1p_nmf_all"], new.obsm["X_log1p_nmf"], rtol=1e-9)
 
 
 # ---------- batches

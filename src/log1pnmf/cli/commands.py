@@ -232,7 +232,9 @@ def usage(
 
 
 def _numbers(labels: np.ndarray) -> Any:
-    """Return labels as numbers where all that are there are numbers."""
+    """Return labels as numbers where all that are there are numbers; not categories, as in Python."""
+    if hasattr(labels, "categories"):
+        return labels
     try:
         return np.where(np.isin(labels, ("", MISSING)), "nan", labels).astype(np.float64)
     except ValueError:

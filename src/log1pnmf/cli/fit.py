@@ -278,6 +278,7 @@ def _fit_all(plan: RunPlan, filtered: Filtered, screen: Screen, done: RunWriter)
                 else:
                     fit = fit_log1p_nmf(counts, c=c, resume=plan.resume, **parameters)
                 done.interrupted = fit.stopped == "interrupted"
+                likelihood = fit.log_likelihood
                 if chosen is not None:
                     jobs = plan.parameters["n_jobs"]
                     with unbroken(done):
@@ -287,7 +288,7 @@ def _fit_all(plan: RunPlan, filtered: Filtered, screen: Screen, done: RunWriter)
                 done.finished = number == len(path) and not done.interrupted
                 with unbroken(done):
                     done.write()
-            _tell_fit(fit, row["log_likelihood"], row["deviance_explained"], screen, width=width)
+            _tell_fit(fit, likelihood, row["deviance_explained"], screen, width=width)
             _tell_more(plan, fit, done, warned, screen)
             if done.interrupted:
                 return
@@ -349,15 +350,16 @@ def _measures(fit: Fit, done: RunWriter, n_jobs: int | None) -> dict[str, Any]:
 # ---------------------------------------------------------------- telling
 
 
-def _tell_fit(fit: Fit, value: float, explained: float, screen: Screen, *, width: int) -> None:
-    """Print the log-likelihood of a fit, the deviance it explains and how it ended."""
+def _tell_fit(fit: Fit, value: float | None, explained: float, screen: Screen, *, width: int) -> None:
+    """Print the log-likelihood of what was fitted, the deviance it explains and how it ended."""
     if fit.converged:
         state = ("converged", "green")
     elif fit.stopped == "callback":
         state = ("stopped by --time-limit", "yellow")
     else:
         state = ("not converged", "yellow")
-    likelihood = "not computed" if math.isnan(value) else f"{value:,.0f}"
+    likelihood = "not computed" if value is None else f"{value:,.0f}"
+    likelihood += "" if fit.fitted_features is None else " (fitted features)"
     screen.say(
         (f"c = {c_name(fit.c):<{width}}", "bold"),
         f"  log-likelihood {likelihood}",
@@ -399,6 +401,11 @@ def _record(plan: RunPlan, filtered: Filtered) -> RunRecord:
         reading=to_tree(plan.options.reading),
         shape=table.shape,
         sample_columns=tuple(table.sample_columns),
+        categories={
+            name: tuple(labels.categories)
+            for name, labels in table.sample_columns.items()
+            if hasattr(labels, "categories")
+        },
         filters=tuple(filtered.report),
         notes=tuple(table.notes),
         groupby=plan.options.groupby,

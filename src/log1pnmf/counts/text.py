@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.checks import plural
+from log1pnmf._common.checks import plural, require
 from log1pnmf._common.safe_files import TEXT, BadFileError, MemoryLimit, open_packed
 
 from .counts import Counts
@@ -60,6 +60,13 @@ def plain_cell(cell: str) -> str:
 
 
 # ---------- counts with the names, labels and history that came with them in a file
+
+
+def in_categories(labels: np.ndarray, order: Iterable[str]) -> Any:
+    """Return labels as a pandas Categorical with categories in this order, others, such as "NA", last."""
+    pandas = require("pandas", purpose="labels in an order")
+    return pandas.Categorical(labels, list(dict.fromkeys([*order, *np.unique(labels).tolist()])))
+
 
 Names = NDArray[np.object_]
 Fractions = Literal["refuse", "allow"]

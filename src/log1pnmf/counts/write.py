@@ -130,7 +130,7 @@ def to_anndata(table: CountTable) -> Any:
     """Return an AnnData object of a table: counts in X, labels in obs."""
     n, m = table.shape
     names = numbered(table.sample_names, n), numbered(table.feature_names, m)
-    adata = annotated(*names, sample_labels(table))
+    adata = annotated(*names, table.sample_columns)
     matrix = table.counts.to_scipy()
     adata.X = sparse.csr_matrix((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
     return adata

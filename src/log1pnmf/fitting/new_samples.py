@@ -519,12 +519,14 @@ def of_features(fit: Fit, features: NDArray[np.intp]) -> Fit:
         return fit
     own, fitted = fit.rates.of_features(features), fit.fitted_features
     total = fit.data.total * observed_part(fit, features)
+    if fitted is not None and np.array_equal(features, np.flatnonzero(fitted)):
+        total = fit.data.fitted_total
     return replace(
         fit,
         factors=own.factors,
         dispersion=own.dispersion,
         batches=own.batches,
-        data=replace(fit.data, n_features=len(features), total=total),
+        data=replace(fit.data, n_features=len(features), total=total, fitted_total=total),
         feature_names=None if fit.feature_names is None else fit.feature_names[features],
         mask=None if fit.mask is None else fit.mask[features],
         fitted_features=None if fitted is None or fitted[features].all() else fitted[features],

@@ -32,7 +32,7 @@ from log1pnmf.analysis.usage import UsageOptions
 from log1pnmf.analysis.usage import usage as compare_groups
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts, SizesKind, holds_counts
-from log1pnmf.counts.features import VARIABLE, find_features, shared_features, variable_features
+from log1pnmf.counts.features import find_features, n_variable, shared_features, variable_features
 from log1pnmf.counts.write import annotated, numbered
 from log1pnmf.fitting.anndata import advice_for, as_fit, column_of, fit_from, is_annotated, symbols_of, uns_of
 from log1pnmf.fitting.fit import SWEEP, Fit, Keys, sample_shares, sweep_key
@@ -718,9 +718,8 @@ def chosen_features(adata: Any, mask_var: Any, layer: str | None = None) -> NDAr
         return np.arange(adata.n_vars)
     what = "mask_var"
     if isinstance(mask_var, str):
-        if mask_var not in adata.var and (variable := VARIABLE.fullmatch(mask_var)):
-            counts = read_counts(adata, layer, np.arange(adata.n_vars)).counts
-            return variable_features(counts, int(variable[1]))
+        if mask_var not in adata.var and (n := n_variable(mask_var, "mask_var")) is not None:
+            return variable_features(read_counts(adata, layer, np.arange(adata.n_vars)).counts, n)
         what = f"adata.var[{mask_var!r}]"
         mask_var = column_of(adata, "var", mask_var, "mask_var")
     mask = np.asarray(mask_var)
