@@ -146,10 +146,11 @@ def test_several_groups_and_missing_labels(model):
     assert found.comparisons == ("high", "mid")
     assert len(found.means) == 9
     some = {"replicate": np.where(group == "mid", None, DONOR), "covariates": {"x": ["a", "b", "b"] * 40}}
-    without = model.usage(group, reference="low", **AS_THEY_ARE, **some)
+    with pytest.warns(UserWarning, match="without a replicate or covariate are left out: 30 of 120"):
+        without = model.usage(group, reference="low", **AS_THEY_ARE, **some)
     assert without.comparisons == ("high",)
     some["covariates"]["x"] = np.where(group == "high", None, some["covariates"]["x"])
-    with pytest.raises(ValueError, match="a group, a replicate and all covariates"):
+    with pytest.warns(UserWarning, match="60 of"), pytest.raises(ValueError, match="a replicate and all cov"):
         model.usage(np.where(group == "low", None, group), **some)
     table = found.table()
     assert table["factor"].tolist() == ["k0", "k1", "k2"] * 2

@@ -296,7 +296,8 @@ def _fits(data: Counts, groupby: Any, numbers: list[int], settings: Settings, gi
         warn(f"only in the final fit are {what}: {others}", UserWarning)
     if len(fitted) * len(numbers) < 2:
         raise ValueError(
-            f"a consensus needs several fits, got {len(fitted)}; give several n_components, or groupby"
+            f"a consensus needs several fits, got {len(fitted)}; give several n_components, or groupby with "
+            f"several groups of at least {numbers[-1]} samples"
         )
     fits: Fits = {}
     sizes = data.size_factors(given.get("size_factors", settings.size_factors))

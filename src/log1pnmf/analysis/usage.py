@@ -592,10 +592,15 @@ def usage(
     extra = covariate_columns(covariates, n)
     check_one_each("groupby", which.codes if isinstance(which, Groups) else which, n)
     known = which.labels != MISSING if isinstance(which, Groups) else ~np.isnan(which)
-    known &= ~np.isnan(extra).any(axis=1)
+    without = known & np.isnan(extra).any(axis=1)
     if replicate is not None and replicate is not True:
         check_one_each("replicate", replicate, n)
-        known &= Groups.of(replicate).labels != MISSING
+        without |= known & (Groups.of(replicate).labels == MISSING)
+    if without.any():
+        warn(
+            f"samples without a replicate or covariate are left out: {without.sum():,} of {n:,}", UserWarning
+        )
+    known &= ~without
     if replicate is None:
         warn(NOT_REPLICATES, UserWarning)
     _warn_confounded(fit, which)

@@ -403,8 +403,8 @@ def _record(plan: RunPlan, filtered: Filtered) -> RunRecord:
         sample_columns=tuple(table.sample_columns),
         categories={
             name: tuple(labels.categories)
-            for name, labels in table.sample_columns.items()
-            if hasattr(labels, "categories")
+            for name, labels in table.sample_columns.items()  # not of names, such as barcodes
+            if 2 * len(getattr(labels, "categories", labels)) <= len(labels)
         },
         filters=tuple(filtered.report),
         notes=tuple(table.notes),

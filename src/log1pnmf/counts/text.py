@@ -102,8 +102,8 @@ class CountTable:
     ----------
     counts : Counts
         With `sample_names` and `feature_names` where the file has them.
-    sample_columns : dict of str to ndarray
-        Labels of the samples (the columns of AnnData's obs).
+    sample_columns : dict of str to array
+        Labels of the samples (the columns of AnnData's obs); categories are a pandas Categorical.
     source : str
         Where it comes from.
     format : str
@@ -119,7 +119,7 @@ class CountTable:
     """
 
     counts: Counts
-    sample_columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    sample_columns: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
     format: str = ""
     notes: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ class CountTable:
         n, m = self.shape
         return self.counts.nnz / (n * m)
 
-    def labels(self, column: str) -> np.ndarray:
+    def labels(self, column: str) -> Any:
         """Labels of the samples, by the name of their column.
 
         Parameters
