@@ -104,8 +104,7 @@ def test_sweep(call, fit, counts_file, tmp_path):
     table = rows(tmp_path / "out" / "sweep.csv")
     assert [row[0] for row in table] == ["c", "0.1", "10", "inf"]
     assert "factor_correlation" in table[0]
-    values = np.array([row[1] for row in table[1:]], dtype=float)
-    assert (values < 0).all()
+    assert (np.array([row[1] for row in table[1:]], dtype=float) < 0).all()
     # what it says to do next can be done
     advice = done.out.split("then:\n")[1].splitlines()
     assert len(advice) == 3
@@ -179,8 +178,7 @@ def test_info_on_run_and_model(call, run_folder):
 
 
 def test_convert_to_r_and_back(call, run_folder, counts_file, tmp_path):
-    done = call("convert", run_folder, tmp_path / "r", "-c", 1, "--counts", counts_file)
-    assert done.code == 0
+    assert call("convert", run_folder, tmp_path / "r", "-c", 1, "--counts", counts_file).code == 0
     fitted = Fit.load(run_folder / "models" / "c=1.npz")
     np.testing.assert_array_equal(read_r_list(tmp_path / "r")["init"][1], fitted.factors)
     back = call("convert", tmp_path / "r", tmp_path / "back.npz")
@@ -219,8 +217,7 @@ def test_usage_by_a_number(call, tmp_path):
     within = call(*by_age, "--within", "kind", "--interaction", "--relative-to", "k0", "--json").json
     assert (within["within"], set(within["relative_to"])) == (["2"] * 2 + ["1"] * 2, {"k0"})
     assert "--interaction needs --within" in call(*by_age, "--interaction").err
-    groups = call(*by_age, "--as-groups", "--json").json
-    assert sorted(set(groups["group"])) == ["31", "39", "45", "67"]
+    assert sorted(set(call(*by_age, "--as-groups", "--json").json["group"])) == ["31", "39", "45", "67"]
     assert call("convert", tmp_path / "a.h5ad", tmp_path / "b.h5ad").code == 0
     in_python = usage(RunFolder.open(tmp_path / "out").fit(), adata.obs["kind"], replicate=True).reference
     for file in ([], [tmp_path / "b.h5ad"]):  # from the run, and from a file
@@ -240,8 +237,7 @@ def test_markers(call, run_folder, counts_file, tmp_path):
     assert [row[2] for row in table[1:]] == expected.table(100)["feature"].tolist()
     printed = [line.split()[:2] for line in done.out.splitlines() if line.lstrip().startswith("k")]
     assert printed == [[f"k{k}", str(n)] for k, n in enumerate(expected.n_rising)]
-    shuffled = anndata.read_h5ad(counts_file)[::-1, ::-1]
-    shuffled.write_h5ad(tmp_path / "shuffled.h5ad")
+    anndata.read_h5ad(counts_file)[::-1, ::-1].write_h5ad(tmp_path / "shuffled.h5ad")
     model = run_folder / "models" / "c=1.npz"
     again = call("markers", model, tmp_path / "shuffled.h5ad", "--top", 2, "--json").json
     assert again["feature"] == expected.table(2)["feature"].tolist()
@@ -324,8 +320,7 @@ def test_rename(call, run_folder, tmp_path):
     place = tmp_path / "run"
     shutil.copytree(run_folder, place)
     assert call("rename", place, "k1=interferon").code == 2  # two models: which one?
-    told = call("rename", place, "-c", "inf", "k1=interferon", "k2=cell cycle")
-    assert told.code == 0
+    assert call("rename", place, "-c", "inf", "k1=interferon", "k2=cell cycle").code == 0
     assert (place / "loadings_c=inf.csv").read_text().startswith("sample,k0,interferon,cell cycle\n")
     assert (place / "factors_c=1.csv").read_text().startswith("feature,k0,k1,k2\n")
     assert call("report", place).code == 0

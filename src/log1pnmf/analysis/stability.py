@@ -31,8 +31,7 @@ def agreement(fits: Sequence[Fit]) -> Array:
     """Return the mean correlation of the loadings of matched factors, for any two fits of one setting."""
     between = np.eye(len(fits))
     for a, b in combinations(range(len(fits)), 2):
-        matched = match_factors(fits[b].loadings, fits[a].loadings)
-        between[a, b] = between[b, a] = matched.similarity.mean()
+        between[a, b] = between[b, a] = match_factors(fits[b].loadings, fits[a].loadings).similarity.mean()
     return between
 
 
@@ -278,9 +277,8 @@ def consensus(
     programme = np.full(len(owner), "", dtype=object)
     for name, place in zip(final.factor_names, match.pairs[:, 1], strict=True):
         programme[programmes[place]] = name
-    numbered = np.concatenate([np.arange(K) for K in sizes])
-    members = {"group": groups[owner], "n_components": sizes[owner], "factor": numbered}
-    members["programme"] = programme
+    place = np.concatenate([np.arange(K) for K in sizes])
+    members = {"group": groups[owner], "n_components": sizes[owner], "factor": place, "programme": programme}
     return Consensus(final, medians[:, match.pairs[:, 1]], fits, members, similarity, match.similarity)
 
 

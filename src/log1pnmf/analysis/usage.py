@@ -95,8 +95,7 @@ def gather(
     """Bring samples together to the units that are compared; those that are not kept are left out."""
     if not kept.any():
         raise ValueError("no sample has a group, a replicate and all covariates; check the labels")
-    keys = np.zeros((2, len(loadings)), dtype=np.intp)
-    keys[1] = np.arange(len(loadings))
+    keys = np.stack([np.zeros(len(loadings), dtype=np.intp), np.arange(len(loadings))])
     if replicate is not None and replicate is not True:
         keys[1] = Groups.of(replicate).codes
     if isinstance(groups, Groups):
@@ -127,8 +126,7 @@ def gather(
     squares = or_one(np.bincount(unit, spread**2))
     slopes = _means(spread[:, None] * loadings, unit) * (n_samples / squares)[:, None]
     noise = _noise(rest - spread[:, None] * slopes[unit], unit, squares)
-    zeros = np.zeros(len(keys.T))
-    return Units(slopes, noise, 1.0 / squares, keys.T, zeros, extra, within=True).at(varies)
+    return Units(slopes, noise, 1.0 / squares, keys.T, np.zeros(len(keys.T)), extra, within=True).at(varies)
 
 
 def _means(values: Array, unit: Indices) -> Array:
@@ -292,8 +290,7 @@ def covariate_columns(covariates: Any, n: int) -> Array:
         numbers = numbers_of(values)
         if numbers is None:
             labels = Groups.of(values)
-            names = [name for name in labels.names if name != MISSING]
-            own = np.reshape([labels.labels == name for name in names[1:]], (-1, n))
+            own = labels.codes == np.arange(1, len(labels.names))[:, None]
             numbers = np.where(labels.labels == MISSING, np.nan, own)
         columns.append(numbers)
     return np.vstack(columns).T
@@ -597,9 +594,7 @@ def usage(
         check_one_each("replicate", replicate, n)
         without |= known & (Groups.of(replicate).labels == MISSING)
     if without.any():
-        warn(
-            f"samples without a replicate or covariate are left out: {without.sum():,} of {n:,}", UserWarning
-        )
+        warn(f"left out without a replicate or covariate: {without.sum():,} of {n:,} samples", UserWarning)
     known &= ~without
     if replicate is None:
         warn(NOT_REPLICATES, UserWarning)
@@ -660,8 +655,7 @@ def _groups_or_numbers(groups: Any, numeric: bool | None) -> Groups | Array:
                 "numeric=True needs numbers, got text, booleans or categories; convert them first"
             )
         return Groups.of(groups)
-    several = len(np.unique(numbers[~np.isnan(numbers)])) > 2
-    return numbers if several or numeric else Groups.of(groups)
+    return numbers if numeric or len(np.unique(numbers[~np.isnan(numbers)])) > 2 else Groups.of(groups)
 
 
 def _warn_confounded(fit: Fit, which: Groups | Array) -> None:

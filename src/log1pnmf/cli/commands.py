@@ -122,8 +122,7 @@ def markers(
         widest = max(6, *map(len, found.factor_names))
         screen.say((f"{'factor':>{widest}}  {'significant':>11}  first features", "bold"))
         for k, name in enumerate(found.factor_names):
-            tested = not np.isnan(found.p[:, k]).all()
-            number = f"{found.n_rising[k]:,}" if tested else "not tested"
+            number = f"{found.n_rising[k]:,}" if not np.isnan(found.p[:, k]).all() else "not tested"
             screen.say(f"{name:>{widest}}  {number:>11}  {', '.join(found.top(k, N_TOP)) or '(none)'}")
     options.write(screen, found.table(top))
     return 0

@@ -82,8 +82,7 @@ def write_annotated_fits(fits: Sequence[Fit], filtered: Filtered, options: RunOp
     fractions = options.reading.allow_fractions
     selection = ChosenCounts(filtered.table.counts, np.arange(adata.n_vars), None, fractions)
     for fit in fits:
-        keys = Keys() if len(fits) == 1 else Keys(sweep_key(fit.c))
-        write_fit(adata, keys, fit, selection)
+        write_fit(adata, Keys() if len(fits) == 1 else Keys(sweep_key(fit.c)), fit, selection)
     with building(options.write_h5ad, force=options.force) as temporary:
         write_anndata(adata, temporary)
 
@@ -341,10 +340,8 @@ def _measures(fit: Fit, done: RunWriter, n_jobs: int | None) -> dict[str, Any]:
         except KeyboardInterrupt:
             done.interrupted = True
     with unbroken(done):
-        likelihood = math.nan if fit.log_likelihood is None else fit.log_likelihood
-        row = measures(fit, likelihood, explained)
-        row |= {"kkt_residual": fit.kkt_residual, "likelihood": fit.settings.likelihood}
-    return row
+        more = {"kkt_residual": fit.kkt_residual, "likelihood": fit.settings.likelihood}
+        return measures(fit, math.nan if fit.log_likelihood is None else fit.log_likelihood, explained) | more
 
 
 # ---------------------------------------------------------------- telling
@@ -359,7 +356,7 @@ def _tell_fit(fit: Fit, value: float | None, explained: float, screen: Screen, *
     else:
         state = ("not converged", "yellow")
     likelihood = "not computed" if value is None else f"{value:,.0f}"
-    likelihood += "" if fit.fitted_features is None else " (fitted features)"
+    likelihood += " (fitted features)" if fit.fitted_features is not None else ""
     screen.say(
         (f"c = {c_name(fit.c):<{width}}", "bold"),
         f"  log-likelihood {likelihood}",
@@ -374,8 +371,7 @@ def _tell(options: RunOptions, screen: Screen, done: RunWriter, problems: Mappin
     place, target = options.output, options.write_h5ad
     if done.interrupted:
         screen.say(("interrupted: ", "yellow"), "the fit so far is kept")
-    models = plural(len(done.fits), "model")
-    screen.wrote(place, f" ({models}, tables, run.json)")
+    screen.wrote(place, f" ({plural(len(done.fits), 'model')}, tables, run.json)")
     if target is not None and str(target) not in problems:
         screen.wrote(target)
     if options.report and REPORT not in problems:

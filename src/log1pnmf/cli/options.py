@@ -336,8 +336,7 @@ def read_filtered(path: Path, reading: Reading, screen: Screen) -> Filtered:
     screen.notes(filtered.report, kind="filter")
     if filtered.table.shape != table.shape:
         screen.notes([f"left: {describe(filtered.table)}"], kind="filter")
-    counts = filtered.table.counts
-    kinds = zip(counts.n_empty, ("sample", "feature"), strict=True)
+    kinds = zip(filtered.table.counts.n_empty, ("sample", "feature"), strict=True)
     empty = [plural(n, what) for n, what in kinds if n]
     if empty:
         screen.notes([f"{' and '.join(empty)} without any count: zero in the result"])

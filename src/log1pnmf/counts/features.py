@@ -69,8 +69,7 @@ def select_features(counts: Counts, chosen: NDArray[np.intp]) -> Counts:
     if chosen.max() == counts.n_features:
         shape = (matrix.shape[0], matrix.shape[1] + 1)
         matrix = sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=shape)
-    rows = SparseRows.from_scipy(matrix[:, chosen])
-    return Counts(rows, sample_names=counts.sample_names)
+    return Counts(SparseRows.from_scipy(matrix[:, chosen]), sample_names=counts.sample_names)
 
 
 def find_features(

@@ -341,8 +341,7 @@ def evenness(loadings: Array) -> Array:
 
     A factor shared equally by some samples and absent from all others has the share of those samples.
     """
-    largest = or_one(loadings.max(axis=0))
-    relative = loadings / largest
+    relative = loadings / or_one(loadings.max(axis=0))
     return relative.sum(axis=0) ** 2 / (len(loadings) * or_one((relative**2).sum(axis=0)))
 
 

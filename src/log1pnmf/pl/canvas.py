@@ -314,8 +314,7 @@ def spread(wanted: ArrayLike, gap: float, bounds: tuple[float, float]) -> Array:
     if n > 1:
         gap = min(gap, (high - low) / (n - 1))
     steps = gap * np.arange(n)
-    moved = isotonic_regression(positions - steps)
-    return np.clip(moved, low, high - gap * (n - 1)) + steps
+    return np.clip(isotonic_regression(positions - steps), low, high - gap * (n - 1)) + steps
 
 
 def label_below(ax: Axes, names: Sequence[str], centres: ArrayLike) -> list[Text]:
