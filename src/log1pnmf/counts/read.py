@@ -153,7 +153,9 @@ def _labels(series: Any, limit: MemoryLimit) -> Any:
         return series.to_numpy(dtype=getattr(series.dtype, "numpy_dtype", None))
     values = zip(series.astype(object), missing, strict=True)
     labels = limit.text_array(["NA" if none else str(one) for one, none in values])
-    return in_categories(labels, map(str, series.cat.categories)) if hasattr(series, "cat") else labels
+    if not hasattr(series, "cat"):
+        return labels
+    return in_categories(labels, map(str, series.cat.remove_unused_categories().cat.categories))
 
 
 def read_whole(path: Path, limit: MemoryLimit) -> Any:
