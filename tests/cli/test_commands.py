@@ -253,6 +253,8 @@ def test_markers_and_usage_of_other_samples(call, run_folder, counts_file, tmp_p
     part = {"replicate": True, "loadings": fit.loadings[40:5:-1]}
     assert some.json["mean"] == pytest.approx(usage(fit, adata.obs["type"][40:5:-1], **part).table()["mean"])
     assert "these are 35 samples of the fit" in some.err
+    wrong = call("usage", run_folder, tmp_path / "some.h5ad", "-c", 1, "--groupby", "typo")
+    assert ("these are 35" in wrong.out + wrong.err, "no sample column 'typo'" in wrong.err) == (False, True)
     adata.obs_names = [f"new{i}" for i in range(60)]
     adata[:, 1:].write_h5ad(tmp_path / "new.h5ad")
     frame, again = adata.to_df().iloc[:, 1:], Log1pNMF.of(fit)

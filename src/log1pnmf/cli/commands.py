@@ -201,6 +201,8 @@ def usage(
     fit = folder.fit(options.c)
     if file is not None:
         other = opening.table(file, fractions=True)
+        for column in filter(None, (groupby, replicate, within, *(covariate or ()))):
+            other.labels(column)  # what is not there is refused before loadings are estimated
         (fit, _, order), columns = _of_file(fit, other, screen), other.labels
 
     def labels(column: str | None) -> Any:
