@@ -62,7 +62,7 @@ def test_numbers_of_factors_alone_batches_and_missing_labels(cells):
     assert set(found.table()["groups"]) == {"all"}
     assert found.table()["n_components"].tolist()[:1] == ["3, 4"]
     labels = np.array([*donor[:110], *[None] * 65, *"xxxxx"], dtype=object)
-    with pytest.warns(UserWarning, match="fewer than 6 samples are not fitted: x"):
+    with pytest.warns(UserWarning, match=r"only in the final fit are .*: x \(5\), NA \(65\)"):
         found = consensus(y, 6, groupby=labels, least=0.3, **FAST)
     assert list(found.fits) == [("a", 6), ("b", 6)]
     assert len(found.final.loadings) == len(y)

@@ -107,8 +107,7 @@ TWO, DOSE = np.where(AGE > 40, 1, 0), np.repeat([0, 10, 20], 40)
     ],
 )
 def test_numbers_that_are_groups(model, given, numeric, comparisons):
-    found = model.usage(given, replicate=DONOR, numeric=numeric, **AS_THEY_ARE)
-    assert found.comparisons == comparisons
+    assert model.usage(given, replicate=DONOR, numeric=numeric, **AS_THEY_ARE).comparisons == comparisons
 
 
 def test_differences_are_within_the_donors_that_are_in_both_groups(model):
@@ -145,6 +144,13 @@ def test_several_groups_and_missing_labels(model):
     found = model.usage(group, replicate=DONOR, reference="low", **AS_THEY_ARE)
     assert found.comparisons == ("high", "mid")
     assert len(found.means) == 9
+    some = {"replicate": np.where(group == "mid", None, DONOR), "covariates": {"x": ["a", "b", "b"] * 40}}
+    with pytest.warns(UserWarning, match="without a replicate or covariate: 30 of 120"):
+        without = model.usage(group, reference="low", **AS_THEY_ARE, **some)
+    assert without.comparisons == ("high",)
+    some["covariates"]["x"] = [None] * 120
+    with pytest.warns(UserWarning, match="90 of"), pytest.raises(ValueError, match="no sample has a group"):
+        model.usage(group, **some)
     table = found.table()
     assert table["factor"].tolist() == ["k0", "k1", "k2"] * 2
     np.testing.assert_allclose(table["difference"], table["mean"] - table["reference_mean"])
@@ -168,8 +174,7 @@ def compositional(c, seed, shifted=(1,), scatter=0.1):
     rng = np.random.default_rng([seed, 3])
     level = np.exp(scatter * rng.standard_normal((12, 4)))
     level[6:, list(shifted)] *= 2.0
-    loadings = np.repeat(level, 20, axis=0) * rng.gamma(10.0, 0.1, (240, 4))
-    eta = loadings @ FACTORS.T
+    eta = np.repeat(level, 20, axis=0) * rng.gamma(10.0, 0.1, (240, 4)) @ FACTORS.T
     means = (eta if np.isinf(c) else np.expm1(eta)) * rng.lognormal(1.5, 0.4, (240, 1))
     fixed = {"fixed_factors": FACTORS * lp.ShiftedLog(c).alpha}
     return Log1pNMF(4, c=c, n_jobs=1, **fixed).fit(rng.poisson(means))
@@ -257,8 +262,7 @@ def test_a_change_of_all_size_factors_changes_nothing():
     fit = fit_log1p_nmf(rng.poisson(2.0, (120, 12)), 3, c=np.inf, n_jobs=1, tol=1e-3)
     sizes = Sizes.of(fit, fit.loadings)
     np.testing.assert_allclose(sizes.response, fit.loadings.mean(axis=0))
-    combined = sizes.relative((0, 2))
-    np.testing.assert_allclose(sizes.response @ combined, 0.0, atol=1e-12)
+    np.testing.assert_allclose(sizes.response @ sizes.relative((0, 2)), 0.0, atol=1e-12)
     near = fit_log1p_nmf(rng.poisson(2.0, (120, 12)), 3, c=1e6, n_jobs=1, tol=1e-3)
     np.testing.assert_allclose(Sizes.of(near, near.loadings).response, near.loadings.mean(axis=0), rtol=1e-3)
 

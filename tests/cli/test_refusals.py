@@ -70,8 +70,7 @@ def check(outcome, words, place):
 @pytest.mark.parametrize("case", USES)
 def test_bad_usage(call, place, case):
     arguments, words = USES[case]
-    filled = [{"FILE": "good.csv", "OUT": "out"}.get(one, one) for one in arguments]
-    check(call(*filled), words, place)
+    check(call(*[{"FILE": "good.csv", "OUT": "out"}.get(one, one) for one in arguments]), words, place)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -107,6 +106,5 @@ def test_an_error_inside_is_code_1_and_shown_on_demand(call, place, monkeypatch)
     done = call(*arguments)
     assert done.code == 1
     assert done.err == "error: ArithmeticError: too odd (--debug shows where)\n"
-    shown = call("--debug", *arguments)
-    assert "Traceback" in shown.err
+    assert "Traceback" in call("--debug", *arguments).err
     assert not (place / "out").exists()

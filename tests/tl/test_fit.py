@@ -105,6 +105,7 @@ def test_mask_var_fits_only_those_features(adata):
         ("nothing", KeyError, "no column 'nothing'; it has: 'number'"),
         ("number", ValueError, r"adata\.var\['number'\] must be True or False for each .*, got 0"),
         ("gaps", ValueError, r"adata\.var\['gaps'\] must be .*, got <NA>"),
+        ("variable:abc", ValueError, r"mask_var: 'variable:abc' must end with a whole number > 0"),
         (np.ones(3, dtype=bool), ValueError, r"mask_var must be .* got an array of shape \(3,\)"),
         (np.zeros(600, dtype=bool), ValueError, "leaves no feature"),
     ],
@@ -128,8 +129,7 @@ def test_data_in_a_file_are_read_in_blocks(adata, tmp_path, monkeypatch, storage
     lp.tl.log1p_nmf(adata, 2, mask_var=mask, **FAST)
     assert backed.isbacked
     np.testing.assert_array_equal(loadings(backed), loadings(adata))
-    copy = lp.tl.log1p_nmf(backed, 2, mask_var=mask, copy=True, key_added="copy", **FAST)
-    assert not copy.isbacked
+    assert not lp.tl.log1p_nmf(backed, 2, mask_var=mask, copy=True, key_added="copy", **FAST).isbacked
     assert "copy" not in backed.obsm
     with pytest.raises(ValueError, match=r"view of data in a file.*to_memory"):
         lp.tl.log1p_nmf(backed[:50], 2, **FAST)
@@ -165,16 +165,17 @@ def test_all_features_are_added_to_a_fit_of_some(cells, caplog):
     lp.tl.extend_features(adata, key="log1p_nmf_all")
     assert "nothing to add: the fit has all 600 features" in caplog.text
     new = cells[:30].copy()
-    lp.tl.transform(new, adata)  # uses the fitted ones
-    assert lp.as_fit(new).feature_names.tolist() == some.feature_names.tolist()
+    for key in (None, "log1p_nmf_all"):  # uses the fitted ones
+        lp.tl.transform(new, adata, key=key)
+        assert lp.as_fit(new, key=key).feature_names.tolist() == some.feature_names.tolist()
+    np.testing.assert_allclose(new.obsm["log1p_nmf_all"], new.obsm["X_log1p_nmf"], rtol=1e-9)
 
 
 # ---------- batches
 
 
 def data():
-    rng = np.random.default_rng(0)
-    counts = rng.poisson(4.0, (60, 12)).astype(np.float32)
+    counts = np.random.default_rng(0).poisson(4.0, (60, 12)).astype(np.float32)
     counts[:30, :3] *= 3
     adata = anndata.AnnData(counts)
     adata.obs["donor"] = np.repeat(["d1", "d2"], 30)
@@ -204,8 +205,7 @@ def test_batches_come_from_a_column_and_come_back_and_other_samples_name_theirs(
 @pytest.fixture
 def with_raw():
     """X is normalised and has fewer features, in another order, than raw."""
-    counts = np.random.default_rng(0).poisson(2.0, (40, 12)).astype(np.float32)
-    whole = anndata.AnnData(counts)
+    whole = anndata.AnnData(np.random.default_rng(0).poisson(2.0, (40, 12)).astype(np.float32))
     whole.var_names = [f"g{j}" for j in range(12)]
     part = whole[:, ["g7", "g2", "g5", "g0", "g9"]].copy()
     part.raw = whole

@@ -78,8 +78,7 @@ def assert_same_model(a, b):
 
 
 def test_model_from_a_file_is_the_one_that_was_fitted(fitted, back, cells):
-    even = cells.to_df().iloc[:, ::2]
-    first = Log1pNMF(3, likelihood="taylor", random_state=0, **FAST).fit(even)
+    first = Log1pNMF(3, likelihood="taylor", random_state=0, **FAST).fit(cells.to_df().iloc[:, ::2])
     again = Log1pNMF.of(back)
     again.fit_ = type(first.fit_)(**{**vars(again.fit_), "seconds": first.fit_.seconds})
     assert_same_model(again, first)
@@ -92,8 +91,7 @@ def test_model_from_a_file_is_the_one_that_was_fitted(fitted, back, cells):
 
 
 def test_model_finds_its_features_wherever_they_are(fitted, cells):
-    other = fitted[:, ::-1].copy()
-    assert_same_model(Log1pNMF.of(other), Log1pNMF.of(fitted))
+    assert_same_model(Log1pNMF.of(fitted[:, ::-1].copy()), Log1pNMF.of(fitted))
     with pytest.raises(ValueError, match=r"299 of the 300 features .*as it was before"):
         Log1pNMF.of(fitted[:, :2].copy())
     with pytest.raises(KeyError, match=r"adata\.uns has no 'log1p_nmf' \(it has: none\); run"):

@@ -51,10 +51,8 @@ def test_every_list_and_plot_marks_what_was_known(adata, tmp_path):
     marked = ["treated (known)", "early (known)", "k2"]
     legend = lp.pl.structure(kept, "type").get_legend()
     assert [text.get_text() for text in legend.get_texts()] == marked[::-1]
-    heat = lp.pl.loadings_by_group(kept, "type")
-    assert [text.get_text() for text in heat.get_xticklabels()] == marked
-    bars = lp.pl.top_features(kept, n_top=2).axes
-    assert [ax.get_title(loc="left") for ax in bars] == marked
+    assert [text.get_text() for text in lp.pl.loadings_by_group(kept, "type").get_xticklabels()] == marked
+    assert [ax.get_title(loc="left") for ax in lp.pl.top_features(kept, n_top=2).axes] == marked
     summary = lp.Log1pNMF.of(kept).summary()
     assert all(f"{name}  " in summary for name in marked)
     assert "known           loadings of treated; features of early (penalty on others 2)" in summary

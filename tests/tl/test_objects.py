@@ -82,8 +82,7 @@ def test_tools_and_plots_take_every_form(fitted, form, tmp_path):
     assert lp.tl.programs(adata).var_names.tolist() == ["k0", "new"]
     lp.tl.log1p_nmf(adata, 2, layer=layer, key_added="again", mask_var="variable:10", **FAST)
     lp.tl.extend_features(adata, key="again", n_jobs=1)
-    new = fitted[:20].copy()
-    lp.tl.transform(new, adata, n_jobs=1)
+    lp.tl.transform(fitted[:20].copy(), adata, n_jobs=1)
     lp.tl.transform(adata, fitted, layer=layer, n_jobs=1)
     assert adata.obsm["X_log1p_nmf"].shape == (len(rows), 2)
     assert fitted.uns["log1p_nmf"]["factor_names"].tolist() == before
@@ -109,8 +108,7 @@ def test_features_go_by_their_symbols(fitted):
     summary = lp.Log1pNMF.of(adata, gene_symbols="symbol").summary(n_top=1)
     assert all(name in symbols and name in summary for name in listed)
     named = lp.analysis.suggest_names(adata, {"set": symbols[3:11]}, gene_symbols="symbol")
-    by_hand = lp.analysis.suggest_names(adata, {"set": symbols[3:11]}, feature_names=symbols[2:])
-    assert named.equals(by_hand)
+    assert named.equals(lp.analysis.suggest_names(adata, {"set": symbols[3:11]}, feature_names=symbols[2:]))
     with pytest.raises(ValueError, match="the source is a Fit"):
         lp.as_fit(lp.as_fit(adata), gene_symbols="symbol")
 
@@ -124,8 +122,7 @@ def test_counts_that_were_normalised_after_the_fit_are_no_counts(fitted):
     adata.layers["counts"] = fitted.X
     lp.tl.markers(adata, n_jobs=1)
     expected = lp.tl.markers(fitted, n_jobs=1, copy=True)
-    kept = adata.uns["log1p_nmf_markers"]["table"]
-    assert kept.equals(expected.uns["log1p_nmf_markers"]["table"])
+    assert adata.uns["log1p_nmf_markers"]["table"].equals(expected.uns["log1p_nmf_markers"]["table"])
     for call in (lambda: lp.tl.log1p_nmf(adata, 2, layer="X", **FAST), lambda: lp.tl.markers(adata)):
         with pytest.warns(UserWarning, match="non-integer values"):  # fractions on purpose
             call()

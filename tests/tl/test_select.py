@@ -33,8 +33,7 @@ def test_results_are_those_of_select_and_small(adata, tmp_path):
 
 
 def test_the_picture_shows_likelihood_stability_and_the_judgement(adata):
-    figure = lp.pl.select(adata, figure=Figure())
-    above, below = figure.axes
+    above, below = lp.pl.select(adata, figure=Figure()).axes
     table = adata.uns["log1p_nmf_select"]["table"]
     np.testing.assert_array_equal(above.containers[0].lines[0].get_ydata(), table["difference"])
     np.testing.assert_array_equal(below.containers[0].lines[0].get_ydata(), table["stability"])
@@ -46,8 +45,7 @@ def test_the_picture_shows_likelihood_stability_and_the_judgement(adata):
 
 
 def test_c_is_the_axis_where_there_is_one_number_of_factors(adata):
-    counts = adata.layers["counts"]
-    found = lp.select(counts, 2, [0.1, float("inf")], **{**QUICK, "n_seeds": 0})
+    found = lp.select(adata.layers["counts"], 2, [0.1, float("inf")], **{**QUICK, "n_seeds": 0})
     (ax,) = lp.pl.select(found, figure=Figure()).axes  # without seeds there is no stability
     assert ax.get_xlabel() == "c"
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0.1", "∞"]

@@ -46,8 +46,7 @@ def test_from_whatever_holds_a_fit(cells, new, expected, tmp_path):
     model = Log1pNMF(3, random_state=0, **FAST).fit(cells.to_df().iloc[:80])
     model.save(tmp_path / "fit.npz")
     for ref in (model, model.fit_, tmp_path / "fit.npz"):
-        copy = lp.tl.transform(new, ref, copy=True)
-        np.testing.assert_array_equal(copy.obsm["X_log1p_nmf"], expected)
+        np.testing.assert_array_equal(lp.tl.transform(new, ref, copy=True).obsm["X_log1p_nmf"], expected)
     assert not new.obsm
     with pytest.raises(KeyError, match="run log1pnmf"):
         lp.tl.transform(new, new)
@@ -115,9 +114,9 @@ def test_key_and_size_factors(cells, new):
     with pytest.raises(ValueError, match="size_factors are needed"):
         lp.tl.transform(new, old, key="mine")
     lp.tl.transform(new, old, key="mine", size_factors=sizes[80:])
-    model = Log1pNMF.of(old, key="mine")
-    again = model.transform(new.to_df(), size_factors=sizes[80:])
-    np.testing.assert_array_equal(new.obsm["mine"], again)
+    np.testing.assert_array_equal(
+        new.obsm["mine"], Log1pNMF.of(old, key="mine").transform(new.to_df(), size_factors=sizes[80:])
+    )
 
 
 NOT_UNIQUE = "ignore:Variable names are not unique:UserWarning"

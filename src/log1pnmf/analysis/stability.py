@@ -31,8 +31,7 @@ def agreement(fits: Sequence[Fit]) -> Array:
     """Return the mean correlation of the loadings of matched factors, for any two fits of one setting."""
     between = np.eye(len(fits))
     for a, b in combinations(range(len(fits)), 2):
-        matched = match_factors(fits[b].loadings, fits[a].loadings)
-        between[a, b] = between[b, a] = matched.similarity.mean()
+        between[a, b] = between[b, a] = match_factors(fits[b].loadings, fits[a].loadings).similarity.mean()
     return between
 
 
@@ -288,13 +287,15 @@ def _fits(data: Counts, groupby: Any, numbers: list[int], settings: Settings, gi
     labels = np.full(data.n_samples, "all") if groupby is None else groupby
     check_one_each("groupby", labels, data.n_samples)
     groups = Groups.of(labels)
-    small = [name for name, size in zip(groups.names, groups.sizes, strict=True) if size < numbers[-1]]
-    if small:
-        warn(f"groups with fewer than {numbers[-1]} samples are not fitted: {', '.join(small)}", UserWarning)
-    fitted = [name for name in groups.names if name not in (*small, MISSING)]
+    named = dict(zip(groups.names, groups.sizes.tolist(), strict=True))
+    fitted = [name for name, size in named.items() if name != MISSING and size >= numbers[-1]]
+    if others := ", ".join(f"{name} ({size:,})" for name, size in named.items() if name not in fitted):
+        what = f"samples without a group ({MISSING}) and groups of fewer than {numbers[-1]} samples"
+        warn(f"only in the final fit are {what}: {others}", UserWarning)
     if len(fitted) * len(numbers) < 2:
         raise ValueError(
-            f"a consensus needs several fits, got {len(fitted)}; give several n_components, or groupby"
+            f"a consensus needs several fits, got {len(fitted)}; give several n_components, or groupby with "
+            f"several groups of at least {numbers[-1]} samples"
         )
     fits: Fits = {}
     sizes = data.size_factors(given.get("size_factors", settings.size_factors))

@@ -94,13 +94,10 @@ def gather(
 ) -> Units:
     """Bring samples together to the units that are compared; those that are not kept are left out."""
     if not kept.any():
-        raise ValueError("no sample has a group and all covariates; check the labels")
-    keys = np.zeros((2, len(loadings)), dtype=np.intp)
-    keys[1] = np.arange(len(loadings))
+        raise ValueError("no sample has a group, a replicate and all covariates; check the labels")
+    keys = np.stack([np.zeros(len(loadings), dtype=np.intp), np.arange(len(loadings))])
     if replicate is not None and replicate is not True:
-        donors = Groups.of(replicate).codes
-        check_one_each("replicate", donors, len(loadings))
-        keys[1] = donors
+        keys[1] = Groups.of(replicate).codes
     if isinstance(groups, Groups):
         keys[0] = groups.codes
     keys, unit = np.unique(keys[:, kept], axis=1, return_inverse=True)
@@ -129,8 +126,7 @@ def gather(
     squares = or_one(np.bincount(unit, spread**2))
     slopes = _means(spread[:, None] * loadings, unit) * (n_samples / squares)[:, None]
     noise = _noise(rest - spread[:, None] * slopes[unit], unit, squares)
-    zeros = np.zeros(len(keys.T))
-    return Units(slopes, noise, 1.0 / squares, keys.T, zeros, extra, within=True).at(varies)
+    return Units(slopes, noise, 1.0 / squares, keys.T, np.zeros(len(keys.T)), extra, within=True).at(varies)
 
 
 def _means(values: Array, unit: Indices) -> Array:
@@ -294,7 +290,8 @@ def covariate_columns(covariates: Any, n: int) -> Array:
         numbers = numbers_of(values)
         if numbers is None:
             labels = Groups.of(values)
-            numbers = labels.codes == np.arange(1, len(labels.names))[:, None]
+            own = labels.codes == np.arange(1, len(labels.names))[:, None]
+            numbers = np.where(labels.labels == MISSING, np.nan, own)
         columns.append(numbers)
     return np.vstack(columns).T
 
@@ -536,10 +533,10 @@ def usage(
     fit : Fit, or anything that `log1pnmf.as_fit` takes
         The fit. Its samples may be some of those that were fitted, or new ones after `log1pnmf.tl.transform`.
     groups : array-like of shape (n_samples,)
-        Condition of every sample, or a number such as an age or a dose; samples without one are ignored. Of
-        numbers with more than two different values the result is a slope: over replicates, if each has one
-        value, or within them, if the number varies within all. Text, booleans, categories and two numbers are
-        groups.
+        Condition of every sample, or a number such as an age or a dose; samples without one, a replicate or a
+        covariate are left out. Of numbers with more than two different values the result is a slope: over
+        replicates, if each has one value, or within them, if the number varies within all. Text, booleans,
+        categories and two numbers are groups.
     replicate : array-like of shape (n_samples,) or True, optional
         Donor, animal, patient or batch of every sample; these are compared, not samples. True if every sample
         is a replicate, as in bulk data.
@@ -592,7 +589,13 @@ def usage(
     extra = covariate_columns(covariates, n)
     check_one_each("groupby", which.codes if isinstance(which, Groups) else which, n)
     known = which.labels != MISSING if isinstance(which, Groups) else ~np.isnan(which)
-    known &= ~np.isnan(extra).any(axis=1)
+    without = known & np.isnan(extra).any(axis=1)
+    if replicate is not None and replicate is not True:
+        check_one_each("replicate", replicate, n)
+        without |= known & (Groups.of(replicate).labels == MISSING)
+    if without.any():
+        warn(f"left out without a replicate or covariate: {without.sum():,} of {n:,} samples", UserWarning)
+    known &= ~without
     if replicate is None:
         warn(NOT_REPLICATES, UserWarning)
     _warn_confounded(fit, which)
@@ -652,8 +655,7 @@ def _groups_or_numbers(groups: Any, numeric: bool | None) -> Groups | Array:
                 "numeric=True needs numbers, got text, booleans or categories; convert them first"
             )
         return Groups.of(groups)
-    several = len(np.unique(numbers[~np.isnan(numbers)])) > 2
-    return numbers if several or numeric else Groups.of(groups)
+    return numbers if numeric or len(np.unique(numbers[~np.isnan(numbers)])) > 2 else Groups.of(groups)
 
 
 def _warn_confounded(fit: Fit, which: Groups | Array) -> None:

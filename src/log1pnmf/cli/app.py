@@ -75,8 +75,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _explained(error: Exception) -> tuple[str, int]:
     """Return the message and the exit code of an error."""
     if isinstance(error, ClickError):
-        message = getattr(error, "format_message", error.__str__)()
-        return f"{message} (see log1pnmf --help)", BAD_INPUT
+        return f"{getattr(error, 'format_message', error.__str__)()} (see log1pnmf --help)", BAD_INPUT
     if isinstance(error, ValueError | TypeError | KeyError | OSError | ImportError):
         return explain(error), BAD_INPUT
     return f"{type(error).__name__}: {error} (--debug shows where)", FAILED

@@ -122,8 +122,7 @@ def markers(
         widest = max(6, *map(len, found.factor_names))
         screen.say((f"{'factor':>{widest}}  {'significant':>11}  first features", "bold"))
         for k, name in enumerate(found.factor_names):
-            tested = not np.isnan(found.p[:, k]).all()
-            number = f"{found.n_rising[k]:,}" if tested else "not tested"
+            number = f"{found.n_rising[k]:,}" if not np.isnan(found.p[:, k]).all() else "not tested"
             screen.say(f"{name:>{widest}}  {number:>11}  {', '.join(found.top(k, N_TOP)) or '(none)'}")
     options.write(screen, found.table(top))
     return 0
@@ -202,6 +201,8 @@ def usage(
     fit = folder.fit(options.c)
     if file is not None:
         other = opening.table(file, fractions=True)
+        for column in filter(None, (groupby, replicate, within, *(covariate or ()))):
+            other.labels(column)  # what is not there is refused before loadings are estimated
         (fit, _, order), columns = _of_file(fit, other, screen), other.labels
 
     def labels(column: str | None) -> Any:
@@ -232,7 +233,9 @@ def usage(
 
 
 def _numbers(labels: np.ndarray) -> Any:
-    """Return labels as numbers where all that are there are numbers."""
+    """Return labels as numbers where all that are there are numbers; not categories, as in Python."""
+    if hasattr(labels, "categories"):
+        return labels
     try:
         return np.where(np.isin(labels, ("", MISSING)), "nan", labels).astype(np.float64)
     except ValueError:

@@ -52,12 +52,11 @@ def write_r_list(fit: Fit, folder: StrPath, *, counts: Any = None, force: bool =
     if data is not None and data.shape != (n, m):
         raise ValueError(f"counts must have shape {(n, m)} like the fit, got {data.shape}")
     factors = [f"k_{k + 1}" for k in range(fit.factors.shape[1])]
-    parameters = {"cc": str(fit.c).title(), "alpha": fit.link.alpha}
     tables = {
         "LL.csv": pandas.DataFrame(fit.loadings, rows, factors),
         "FF.csv": pandas.DataFrame(fit.factors, columns, factors),
         "s.csv": pandas.DataFrame({"s": fit.size_factors}, rows),
-        "parameters.csv": pandas.DataFrame(parameters, ["1"]),
+        "parameters.csv": pandas.DataFrame({"cc": str(fit.c).title(), "alpha": fit.link.alpha}, ["1"]),
     }
     if fit.dispersion is not None:
         tables[DISPERSION] = pandas.DataFrame({"dispersion": fit.dispersion}, columns)

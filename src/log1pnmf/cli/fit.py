@@ -82,8 +82,7 @@ def write_annotated_fits(fits: Sequence[Fit], filtered: Filtered, options: RunOp
     fractions = options.reading.allow_fractions
     selection = ChosenCounts(filtered.table.counts, np.arange(adata.n_vars), None, fractions)
     for fit in fits:
-        keys = Keys() if len(fits) == 1 else Keys(sweep_key(fit.c))
-        write_fit(adata, keys, fit, selection)
+        write_fit(adata, Keys() if len(fits) == 1 else Keys(sweep_key(fit.c)), fit, selection)
     with building(options.write_h5ad, force=options.force) as temporary:
         write_anndata(adata, temporary)
 
@@ -278,6 +277,7 @@ def _fit_all(plan: RunPlan, filtered: Filtered, screen: Screen, done: RunWriter)
                 else:
                     fit = fit_log1p_nmf(counts, c=c, resume=plan.resume, **parameters)
                 done.interrupted = fit.stopped == "interrupted"
+                likelihood = fit.log_likelihood
                 if chosen is not None:
                     jobs = plan.parameters["n_jobs"]
                     with unbroken(done):
@@ -287,7 +287,7 @@ def _fit_all(plan: RunPlan, filtered: Filtered, screen: Screen, done: RunWriter)
                 done.finished = number == len(path) and not done.interrupted
                 with unbroken(done):
                     done.write()
-            _tell_fit(fit, row["log_likelihood"], row["deviance_explained"], screen, width=width)
+            _tell_fit(fit, likelihood, row["deviance_explained"], screen, width=width)
             _tell_more(plan, fit, done, warned, screen)
             if done.interrupted:
                 return
@@ -340,24 +340,23 @@ def _measures(fit: Fit, done: RunWriter, n_jobs: int | None) -> dict[str, Any]:
         except KeyboardInterrupt:
             done.interrupted = True
     with unbroken(done):
-        likelihood = math.nan if fit.log_likelihood is None else fit.log_likelihood
-        row = measures(fit, likelihood, explained)
-        row |= {"kkt_residual": fit.kkt_residual, "likelihood": fit.settings.likelihood}
-    return row
+        more = {"kkt_residual": fit.kkt_residual, "likelihood": fit.settings.likelihood}
+        return measures(fit, math.nan if fit.log_likelihood is None else fit.log_likelihood, explained) | more
 
 
 # ---------------------------------------------------------------- telling
 
 
-def _tell_fit(fit: Fit, value: float, explained: float, screen: Screen, *, width: int) -> None:
-    """Print the log-likelihood of a fit, the deviance it explains and how it ended."""
+def _tell_fit(fit: Fit, value: float | None, explained: float, screen: Screen, *, width: int) -> None:
+    """Print the log-likelihood of what was fitted, the deviance it explains and how it ended."""
     if fit.converged:
         state = ("converged", "green")
     elif fit.stopped == "callback":
         state = ("stopped by --time-limit", "yellow")
     else:
         state = ("not converged", "yellow")
-    likelihood = "not computed" if math.isnan(value) else f"{value:,.0f}"
+    likelihood = "not computed" if value is None else f"{value:,.0f}"
+    likelihood += " (fitted features)" if fit.fitted_features is not None else ""
     screen.say(
         (f"c = {c_name(fit.c):<{width}}", "bold"),
         f"  log-likelihood {likelihood}",
@@ -372,8 +371,7 @@ def _tell(options: RunOptions, screen: Screen, done: RunWriter, problems: Mappin
     place, target = options.output, options.write_h5ad
     if done.interrupted:
         screen.say(("interrupted: ", "yellow"), "the fit so far is kept")
-    models = plural(len(done.fits), "model")
-    screen.wrote(place, f" ({models}, tables, run.json)")
+    screen.wrote(place, f" ({plural(len(done.fits), 'model')}, tables, run.json)")
     if target is not None and str(target) not in problems:
         screen.wrote(target)
     if options.report and REPORT not in problems:
@@ -399,6 +397,11 @@ def _record(plan: RunPlan, filtered: Filtered) -> RunRecord:
         reading=to_tree(plan.options.reading),
         shape=table.shape,
         sample_columns=tuple(table.sample_columns),
+        categories={
+            name: tuple(labels.categories)
+            for name, labels in table.sample_columns.items()  # not of names, such as barcodes
+            if 2 * len(getattr(labels, "categories", labels)) <= len(labels)
+        },
         filters=tuple(filtered.report),
         notes=tuple(table.notes),
         groupby=plan.options.groupby,

@@ -18,7 +18,7 @@ from log1pnmf._common.archive import check_place
 from log1pnmf._common.checks import plural, require
 from log1pnmf._common.safe_files import BadFileError, MemoryLimit
 from log1pnmf.analysis import groups
-from log1pnmf.counts.features import VARIABLE, own_symbols, variable_features
+from log1pnmf.counts.features import n_variable, own_symbols, variable_features
 from log1pnmf.counts.read import Filtered, filter_table, read_sets, read_table, read_var
 from log1pnmf.counts.text import CountTable
 from log1pnmf.counts.write import numbered
@@ -314,8 +314,8 @@ class Reading(OpenOptions):
     def chosen(self, left: Filtered) -> NDArray[np.intp]:
         """Return which of the features that the other filters left --mask-var chooses."""
         name = (self.mask_var or "").removesuffix(ALL)
-        if variable := VARIABLE.fullmatch(name):
-            return variable_features(left.table.counts, int(variable[1]))
+        if (n := n_variable(name, "--mask-var")) is not None:
+            return variable_features(left.table.counts, n)
         mask = self._of_features(left.table, "--mask-var", name)
         if mask.dtype != bool:
             raise BadFileError(
@@ -336,8 +336,7 @@ def read_filtered(path: Path, reading: Reading, screen: Screen) -> Filtered:
     screen.notes(filtered.report, kind="filter")
     if filtered.table.shape != table.shape:
         screen.notes([f"left: {describe(filtered.table)}"], kind="filter")
-    counts = filtered.table.counts
-    kinds = zip(counts.n_empty, ("sample", "feature"), strict=True)
+    kinds = zip(filtered.table.counts.n_empty, ("sample", "feature"), strict=True)
     empty = [plural(n, what) for n, what in kinds if n]
     if empty:
         screen.notes([f"{' and '.join(empty)} without any count: zero in the result"])

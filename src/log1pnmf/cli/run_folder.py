@@ -32,7 +32,7 @@ import numpy as np
 from log1pnmf._common.archive import StrPath, building, claimed, from_tree, remove, replacing, to_tree
 from log1pnmf._common.safe_files import BadFileError, check_names, parse_json
 from log1pnmf.analysis.stability import Consensus
-from log1pnmf.counts.text import CountTable, plain_cell
+from log1pnmf.counts.text import CountTable, in_categories, plain_cell
 from log1pnmf.counts.write import numbered, sample_labels, write_csv
 from log1pnmf.fitting.fit import Fit, c_name
 
@@ -107,6 +107,7 @@ class RunRecord:
     reading: Mapping[str, Any]  # how the source was read: `log1pnmf.cli.options.Reading`
     shape: tuple[int, int]
     sample_columns: tuple[str, ...] = ()
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of columns that have an order
     filters: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     groupby: str | None = None
@@ -373,7 +374,8 @@ class RunFolder:
         if column not in columns:
             known = ", ".join(columns)
             raise BadFileError(f"{self.path} has no label {column!r}; choose one of: {known or 'none'}")
-        return self.samples[columns[column]]
+        labels, order = self.samples[columns[column]], self.record.categories.get(column)
+        return labels if order is None else in_categories(labels, order)
 
 
 def fit_in(place: Path, c: float | None) -> Fit:

@@ -135,8 +135,7 @@ def select(
             }
         )
         _tell(found, screen)
-        written = ", ".join(name for name in SELECT_NAMES if name not in problems)
-        screen.wrote(output, f" ({written})")
+        screen.wrote(output, f" ({', '.join(name for name in SELECT_NAMES if name not in problems)})")
         for name, why in problems.items():
             screen.error(f"{name} was not written: {why}")
         if (setting := found.judgement.setting) is not None:

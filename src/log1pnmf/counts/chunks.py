@@ -112,8 +112,7 @@ def open_group(path: str) -> Any:
     """Open an h5ad file or a zarr store for reading, checked before by `safe_files`."""
     if os.path.isdir(path):
         return safe_files.open_zarr(path)
-    h5py = require("h5py", package="anndata", purpose="reading h5ad files")
-    return h5py.File(path, "r")
+    return require("h5py", package="anndata", purpose="reading h5ad files").File(path, "r")
 
 
 class GivenChunks(RowChunks):

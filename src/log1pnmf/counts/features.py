@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -16,7 +15,6 @@ from .counts import Counts
 
 MOST_LISTED = 10
 ENOUGH_COUNTS, LEAST_DISPERSION = 20.0, 1e-3
-VARIABLE = re.compile(r"variable:([1-9]\d*)")  # so many variable features, as users name them
 
 
 def align_features(counts: Counts, fitted: NDArray[np.object_] | None, n_features: int) -> Counts:
@@ -71,8 +69,7 @@ def select_features(counts: Counts, chosen: NDArray[np.intp]) -> Counts:
     if chosen.max() == counts.n_features:
         shape = (matrix.shape[0], matrix.shape[1] + 1)
         matrix = sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=shape)
-    rows = SparseRows.from_scipy(matrix[:, chosen])
-    return Counts(rows, sample_names=counts.sample_names)
+    return Counts(SparseRows.from_scipy(matrix[:, chosen]), sample_names=counts.sample_names)
 
 
 def find_features(
@@ -130,6 +127,16 @@ def own_symbols(symbols: NDArray[np.str_], names: Sequence[str]) -> NDArray[np.o
     symbols = np.char.strip(symbols)  # ends of lines that a reader left
     unclear = np.isin(symbols, ["", "NA", "nan", "None", "<NA>", *repeated(symbols.tolist())])
     return np.where(unclear, np.asarray(names, dtype=object), symbols)
+
+
+def n_variable(chosen: str, option: str) -> int | None:
+    """Return N of "variable:N"; None for the name of a column."""
+    kind, colon, number = chosen.partition(":")
+    if kind + colon != "variable:":
+        return None
+    if not number.isdecimal() or not int(number):
+        raise ValueError(f"{option}: {chosen!r} must end with a whole number > 0, as in variable:2000")
+    return int(number)
 
 
 def variable_features(counts: Counts, n: int) -> NDArray[np.intp]:

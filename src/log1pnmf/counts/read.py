@@ -29,6 +29,7 @@ from .text import (
     RawTable,
     checked,
     holds_texts,
+    in_categories,
     read_column,
     read_folder,
     read_text,
@@ -142,16 +143,19 @@ def read_var(path: Path, column: str, layer: str | None, limit: MemoryLimit) -> 
     if column not in var:
         known = ", ".join(map(repr, var.columns)) or "none"
         raise BadFileError(f"{path} has no feature column {column!r}; choose one of those there: {known}")
-    return _labels(var[column], limit)
+    return np.asarray(_labels(var[column], limit))
 
 
-def _labels(series: Any, limit: MemoryLimit) -> np.ndarray:
-    """Return labels as numbers or text; missing text is "NA"."""
+def _labels(series: Any, limit: MemoryLimit) -> Any:
+    """Return labels as numbers, text or categories of text in their order; missing text is "NA"."""
     missing = series.isna()
     if series.dtype.kind in "biuf" and (isinstance(series.dtype, np.dtype) or not missing.any()):
         return series.to_numpy(dtype=getattr(series.dtype, "numpy_dtype", None))
     values = zip(series.astype(object), missing, strict=True)
-    return limit.text_array(["NA" if none else str(one) for one, none in values])
+    labels = limit.text_array(["NA" if none else str(one) for one, none in values])
+    if not hasattr(series, "cat"):
+        return labels
+    return in_categories(labels, map(str, series.cat.remove_unused_categories().cat.categories))
 
 
 def read_whole(path: Path, limit: MemoryLimit) -> Any:

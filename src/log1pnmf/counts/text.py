@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.checks import plural
+from log1pnmf._common.checks import plural, require
 from log1pnmf._common.safe_files import TEXT, BadFileError, MemoryLimit, open_packed
 
 from .counts import Counts
@@ -61,6 +61,13 @@ def plain_cell(cell: str) -> str:
 
 # ---------- counts with the names, labels and history that came with them in a file
 
+
+def in_categories(labels: np.ndarray, order: Iterable[str]) -> Any:
+    """Return labels as a pandas Categorical with categories in this order, others, such as "NA", last."""
+    pandas = require("pandas", purpose="labels in an order")
+    return pandas.Categorical(labels, list(dict.fromkeys([*order, *np.unique(labels).tolist()])))
+
+
 Names = NDArray[np.object_]
 Fractions = Literal["refuse", "allow"]
 ENTRY = 24  # bytes that an entry takes while it is checked and compressed, besides those that were read
@@ -95,8 +102,8 @@ class CountTable:
     ----------
     counts : Counts
         With `sample_names` and `feature_names` where the file has them.
-    sample_columns : dict of str to ndarray
-        Labels of the samples (the columns of AnnData's obs).
+    sample_columns : dict of str to array
+        Labels of the samples (the columns of AnnData's obs); categories are a pandas Categorical.
     source : str
         Where it comes from.
     format : str
@@ -112,7 +119,7 @@ class CountTable:
     """
 
     counts: Counts
-    sample_columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    sample_columns: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
     format: str = ""
     notes: tuple[str, ...] = ()
@@ -138,7 +145,7 @@ class CountTable:
         n, m = self.shape
         return self.counts.nnz / (n * m)
 
-    def labels(self, column: str) -> np.ndarray:
+    def labels(self, column: str) -> Any:
         """Labels of the samples, by the name of their column.
 
         Parameters

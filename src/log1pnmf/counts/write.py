@@ -38,8 +38,7 @@ def write_table(table: CountTable, path: StrPath, *, force: bool = False) -> tup
     with building(path, force=force) as temporary:
         WRITERS[kind](table, temporary)
     lost = []
-    named = table.sample_names is not None or table.feature_names is not None
-    if kind in ("mtx", "npy") and named:
+    if kind in ("mtx", "npy") and (table.sample_names is not None or table.feature_names is not None):
         lost.append(f"names are not kept in a .{kind} file; a 10x folder (a name without ending) keeps them")
     if kind in ("mtx", "npy", "10x folder", "csv", "tsv") and table.sample_columns:
         names = ", ".join(table.sample_columns)
@@ -130,7 +129,7 @@ def to_anndata(table: CountTable) -> Any:
     """Return an AnnData object of a table: counts in X, labels in obs."""
     n, m = table.shape
     names = numbered(table.sample_names, n), numbered(table.feature_names, m)
-    adata = annotated(*names, sample_labels(table))
+    adata = annotated(*names, table.sample_columns)
     matrix = table.counts.to_scipy()
     adata.X = sparse.csr_matrix((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
     return adata
@@ -149,11 +148,9 @@ def annotated(samples: list[str], features: list[str], columns: Mapping[str, np.
 
 def sample_labels(table: CountTable) -> dict[str, np.ndarray]:
     """Columns of labels as numbers or text."""
-    arrays = {name: np.asarray(values) for name, values in table.sample_columns.items()}
-    return {
-        name: values if values.dtype.kind in "biuf" else values.astype(np.str_)
-        for name, values in arrays.items()
-    }
+    arrays = map(np.asarray, table.sample_columns.values())
+    columns = (one if one.dtype.kind in "biuf" else one.astype(np.str_) for one in arrays)
+    return dict(zip(table.sample_columns, columns, strict=True))
 
 
 def numbered(names: Sequence[str] | np.ndarray | None, n: int) -> list[str]:

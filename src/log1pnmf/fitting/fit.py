@@ -103,8 +103,8 @@ class DataFacts:
     ----------
     n_samples, n_features, nnz : int
         Rows, columns and entries that are not zero.
-    total : float
-        Sum of all counts.
+    total, fitted_total : float
+        Sum of all counts, and of those of features that were fitted.
     n_empty_samples, n_empty_features : int
         Rows and columns without any count.
     """
@@ -113,13 +113,14 @@ class DataFacts:
     n_features: int
     nnz: int
     total: float
+    fitted_total: float
     n_empty_samples: int = 0
     n_empty_features: int = 0
 
     @classmethod
     def of(cls, counts: Counts) -> DataFacts:
         """Describe counts."""
-        return cls(*counts.shape, counts.nnz, counts.total, *counts.n_empty)
+        return cls(*counts.shape, counts.nnz, counts.total, counts.total, *counts.n_empty)
 
     @property
     def mean_total(self) -> float:
@@ -340,8 +341,7 @@ def evenness(loadings: Array) -> Array:
 
     A factor shared equally by some samples and absent from all others has the share of those samples.
     """
-    largest = or_one(loadings.max(axis=0))
-    relative = loadings / largest
+    relative = loadings / or_one(loadings.max(axis=0))
     return relative.sum(axis=0) ** 2 / (len(loadings) * or_one((relative**2).sum(axis=0)))
 
 

@@ -84,7 +84,7 @@ def extend_features(fit: Any, counts: Any, *, features: Any = None, n_jobs: int 
         and replace(fit.batches, effects=joined(fit.batches.effects, problem.batches.effects), known={}),
         feature_names=counts.feature_names,
         fitted_features=joined(known, 0.0) > 0.0,
-        data=DataFacts.of(counts),
+        data=replace(DataFacts.of(counts), fitted_total=fit.data.fitted_total),
         certificate=None,
         approximate_log_likelihood=None,
         messages=(f"{why}; objective, convergence and history are those of the fitted ones", *fit.messages),

@@ -130,10 +130,7 @@ def project(
 def of_new_samples(
     fit: Fit, X: Any, loadings: Any = None, size_factors: Any = None, **how: Any
 ) -> tuple[Fit, Counts]:
-    """Return the factors of a fit with other samples and their counts, of the features that both have.
-
-    Loadings are those given, or those that `project` finds.
-    """
+    """Return a fit with other samples (`project` finds `loadings`) and their counts, of shared features."""
     counts, found = as_counts(X), project(fit, X, size_factors, shared=True, **how)
     values = found.loadings if loadings is None else as_loadings(fit, loadings)
     check_one_each("loadings", values[:, 0], counts.n_samples, "row")
@@ -401,8 +398,7 @@ class NewSamples:
 
     def sized(self, depth: float = 1.0) -> NewSamples:
         """Fit the size factors as well, beginning with those there are."""
-        plain = replace(self, prior=0.0)
-        loadings, factors = plain.solve()[0] / self._scale, self._factors(self._bounded)
+        loadings, factors = replace(self, prior=0.0).solve()[0] / self._scale, self._factors(self._bounded)
         common = np.full(self.counts.n_samples, depth * self.fit.size_factors.mean())
         problem = replace(self._problem(None), size_prior=SizePrior(common, WEIGHT))
         for _ in range(MOST_RESIZED):
@@ -489,8 +485,7 @@ def new_batches(fit: Fit, batch: Any, n_samples: int) -> Batches | None:
         return batch
     known = fit.batches
     if known is None:
-        empty = np.zeros(0, dtype=np.int32)
-        known = Batches(empty, np.ones((0, len(fit.factors))), STRENGTH)
+        known = Batches(np.zeros(0, dtype=np.int32), np.ones((0, len(fit.factors))), STRENGTH)
     labels = [batch or OTHER] * n_samples if batch is None or isinstance(batch, str) else batch
     return known.for_samples(labels, n_samples)
 
@@ -518,13 +513,14 @@ def of_features(fit: Fit, features: NDArray[np.intp]) -> Fit:
     if len(features) == len(fit.factors):
         return fit
     own, fitted = fit.rates.of_features(features), fit.fitted_features
-    total = fit.data.total * observed_part(fit, features)
+    known = fitted is not None and np.array_equal(features, np.flatnonzero(fitted))
+    total = fit.data.fitted_total if known else fit.data.total * observed_part(fit, features)
     return replace(
         fit,
         factors=own.factors,
         dispersion=own.dispersion,
         batches=own.batches,
-        data=replace(fit.data, n_features=len(features), total=total),
+        data=replace(fit.data, n_features=len(features), total=total, fitted_total=total),
         feature_names=None if fit.feature_names is None else fit.feature_names[features],
         mask=None if fit.mask is None else fit.mask[features],
         fitted_features=None if fitted is None or fitted[features].all() else fitted[features],

@@ -124,7 +124,7 @@ def fit_of_arrays(loadings: Array, factors: Array, c: float = 1.0, **known: Any)
     settings, (n, m) = Settings(loadings.shape[1], c=c), (len(loadings), len(factors))
     rest: dict[str, Any] = {"stopped": "converged", "n_iter": 0, "seconds": 0.0, "history": {}}
     rest |= {"objective": math.nan, "approximate_log_likelihood": None, "kkt_residual": math.nan}
-    data = DataFacts(n, m, nnz=0, total=0.0)
+    data = DataFacts(n, m, nnz=0, total=0.0, fitted_total=0.0)
     return replace(Fit(loadings, factors, np.ones(n), settings, settings, data, **rest), **known)
 
 
@@ -314,8 +314,7 @@ def spread(wanted: ArrayLike, gap: float, bounds: tuple[float, float]) -> Array:
     if n > 1:
         gap = min(gap, (high - low) / (n - 1))
     steps = gap * np.arange(n)
-    moved = isotonic_regression(positions - steps)
-    return np.clip(moved, low, high - gap * (n - 1)) + steps
+    return np.clip(isotonic_regression(positions - steps), low, high - gap * (n - 1)) + steps
 
 
 def label_below(ax: Axes, names: Sequence[str], centres: ArrayLike) -> list[Text]:

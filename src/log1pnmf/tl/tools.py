@@ -32,7 +32,7 @@ from log1pnmf.analysis.usage import UsageOptions
 from log1pnmf.analysis.usage import usage as compare_groups
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts, SizesKind, holds_counts
-from log1pnmf.counts.features import VARIABLE, find_features, shared_features, variable_features
+from log1pnmf.counts.features import find_features, n_variable, shared_features, variable_features
 from log1pnmf.counts.write import annotated, numbered
 from log1pnmf.fitting.anndata import advice_for, as_fit, column_of, fit_from, is_annotated, symbols_of, uns_of
 from log1pnmf.fitting.fit import SWEEP, Fit, Keys, sample_shares, sweep_key
@@ -101,8 +101,7 @@ def tool(function: Callable[P, None]) -> Callable[P, AnnData | None]:
         function(adata, *arguments, **options)
         return adata if copy else None
 
-    of_a_fit = OF_A_FIT if "key" in signature(function).parameters else ""
-    extend(run, {}, SHARED + of_a_fit, RETURNS)
+    extend(run, {}, SHARED + (OF_A_FIT if "key" in signature(function).parameters else ""), RETURNS)
     return run  # type: ignore[return-value]
 
 
@@ -219,9 +218,7 @@ def sweep(
     result = sweep_counts(chosen.counts, n_components, c, **parameters)
     for fit in result.fits:
         write_fit(adata, Keys(sweep_key(fit.c)), fit, chosen)
-    table = as_frame(result.table)
-    table["key"] = [sweep_key(value) for value in table["c"]]
-    adata.uns[SWEEP] = table
+    adata.uns[SWEEP] = as_frame({**result.table, "key": [sweep_key(fit.c) for fit in result.fits]})
 
 
 @completed(ConsensusOptions, find_consensus)
@@ -342,8 +339,7 @@ def transform(
     counts = chosen.counts
     if fit.feature_names is not None:
         counts = replace(counts, feature_names=fit.feature_names[shared])
-    batch = batch_of(adata, batch_key)
-    how: Any = {"batch": batch, "prior": prior, "n_jobs": n_jobs}
+    how: Any = {"batch": batch_of(adata, batch_key), "prior": prior, "n_jobs": n_jobs}
     found = project(fit, counts, size_factors, shared=True, **how)
     why = f"these are {adata.n_obs:,} samples whose loadings were estimated for the factors of a fit"
     for note in found.notes:
@@ -491,8 +487,7 @@ def markers(
     `unmoved`, `n_samples`, `n_rising` and `factor_names`. The report uses it.
     """
     fit = fit_from(adata, key)
-    counts = counts_of_fit(adata, fit, key, layer)
-    found = find_markers(fit, counts, **options)
+    found = find_markers(fit, counts_of_fit(adata, fit, key, layer), **options)
     table = as_frame(found.table(n_top))
     if gene_symbols is not None:
         symbols = dict(zip(adata.var_names, symbols_of(adata, gene_symbols), strict=True))
@@ -585,8 +580,7 @@ def evidence(
     the report show it.
     """
     fit = fit_from(adata, key)
-    counts = counts_of_fit(adata, fit, key, layer)
-    found = find_evidence(fit, counts, **options)
+    found = find_evidence(fit, counts_of_fit(adata, fit, key, layer), **options)
     adata.uns[Keys(key).evidence] = {**found.kept(), "table": as_frame(found.table())}
 
 
@@ -652,10 +646,7 @@ def select(
 
 
 def known_loadings(adata: Any, given: Any) -> Any:
-    """Turn names of columns of `obs` into loadings; anything else is left as it is.
-
-    Numbers and booleans are taken as they are. Each label becomes a column of 0 and 1 named "column=label".
-    """
+    """Return columns of `obs` as loadings, each label as 0 and 1 ("column=label"); the rest as it is."""
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         return given
@@ -718,9 +709,8 @@ def chosen_features(adata: Any, mask_var: Any, layer: str | None = None) -> NDAr
         return np.arange(adata.n_vars)
     what = "mask_var"
     if isinstance(mask_var, str):
-        if mask_var not in adata.var and (variable := VARIABLE.fullmatch(mask_var)):
-            counts = read_counts(adata, layer, np.arange(adata.n_vars)).counts
-            return variable_features(counts, int(variable[1]))
+        if mask_var not in adata.var and (n := n_variable(mask_var, "mask_var")) is not None:
+            return variable_features(read_counts(adata, layer, np.arange(adata.n_vars)).counts, n)
         what = f"adata.var[{mask_var!r}]"
         mask_var = column_of(adata, "var", mask_var, "mask_var")
     mask = np.asarray(mask_var)
@@ -756,16 +746,12 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> C
             f"counted; pass layer= with the counts (adata has: {', '.join(places) or 'no layer, no raw'}), "
             "or layer='X' where they are expected counts"
         )
-    names = np.asarray(adata.var_names, dtype=object)[positions]
-    counts = replace(counts, feature_names=names)
+    counts = replace(counts, feature_names=np.asarray(adata.var_names, dtype=object)[positions])
     return ChosenCounts(counts, positions, None if layer == X else layer, not holds_counts(matrix))
 
 
 def layer_of_fit(adata: Any, key: str | None, layer: str | None) -> str | None:
-    """Return the layer with the counts of a fit, unless another is given.
-
-    X is taken as it is only if the fit was of fractions; otherwise X was normalised since.
-    """
+    """Return the layer of a fit unless another is given; None for X, unless the fit was of fractions."""
     about = adata.uns[Keys(key).uns]
     if layer is not None or (about["layer"] == X and FRACTIONS not in about):
         return layer
