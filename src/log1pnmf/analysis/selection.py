@@ -319,7 +319,7 @@ class Selection:
     @property
     def judgement(self) -> Judgement:
         """The conclusion for every parameter, with the reasons."""
-        notes = [self.about["note"]] if "note" in self.about else []
+        notes = list(self.about.get("notes", ()))
         if self.not_tried:
             notes.append(f"Not tried: K = {joined([*map(str, self.not_tried)])}.")
         n_samples, of_all = self.scores.shape[2], self.about["n_samples"]
