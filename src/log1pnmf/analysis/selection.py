@@ -202,11 +202,10 @@ class Selection:
     Examples
     --------
     >>> from log1pnmf import datasets, select
-    >>> found = select(datasets.pancreas().counts[:100, :200], [1, 2, 3], n_folds=2, n_seeds=0)
-    >>> found.best.n_components, found.summary["within_one_se"].tolist()
-    (3, [False, False, True])
-    >>> print(found.judgement.headline)
-    The data do not decide K: the best is at the end of the values tried.
+    >>> counts = datasets.pancreas().counts[:100, :200]
+    >>> found = select(counts, [1, 2, 3], noise="poisson", n_folds=2, n_seeds=0)
+    >>> print(found.best, found.judgement.headline, sep=": ")
+    c=1, K=3: The data do not decide K: the best is at the end of the values tried.
     """
 
     settings: tuple[Setting, ...]
