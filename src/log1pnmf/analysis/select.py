@@ -231,9 +231,10 @@ def select(
 
 
 def _chosen(grid: Grid, settings: Settings, data: Counts, **given: Any) -> tuple[Grid, list[str]]:
-    # with the most factors, as fewer may leave structure to the noise; so does a wrong c
+    # fewer factors, a larger penalty or a wrong c would leave structure to the noise
+    most = replace(settings, n_components=grid.n_components[-1], l1=grid.l1[-1])
     for c in dict.fromkeys((grid.c[-1], grid.c[0])):
-        chosen, why = choose_noise(replace(settings, n_components=grid.n_components[-1], c=c), data, **given)
+        chosen, why = choose_noise(replace(most, c=c), data, **given)
         if chosen.noise == "poisson":
             break
     return replace(grid, noise=(chosen.noise,)), [f"{why}."]

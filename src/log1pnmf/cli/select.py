@@ -60,7 +60,7 @@ def select(
     file: common.CountFile,
     components: common.Numbers,
     c: common.Shifts = common.DEFAULT_C,
-    noise: Annotated[str, common.model("KIND,KIND", f"{common.KIND}, or both to compare them.")] = "auto",
+    noise: Annotated[str, common.model("KIND,KIND", f"{common.KIND} or auto; poisson,nb: compare.")] = "auto",
     batch: common.Batch = None,
     reading: Reading,
     solver: SolverOptions,
