@@ -29,7 +29,7 @@ from log1pnmf.counts import split_counts, training_size_factors
 from log1pnmf.fitting.fit import Fit
 
 SETS = {"pbmc": 7, "baron": 9, "kang": 8, "her2st": 8, "bbc": 8, "ap": 8, "pcawg": 8}
-LABELS = {"pbmc": "celltype", "baron": "label", "her2st": "label", "bbc": "label"}
+LABELS = {"pbmc": "celltype", "baron": "label", "her2st": "label", "bbc": "label", "pcawg": "label"}
 SHIFTS, NOISES = (0.1, 1.0, math.inf), ("poisson", "nb")
 SAMPLES, ENTRIES, TEST = 600, 9e5, 0.1
 
@@ -85,9 +85,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m studies.penalty", description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS), metavar="NAME")
+    parser.add_argument("-c", type=float, nargs="+", default=list(SHIFTS))
+    parser.add_argument("--noise", nargs="+", choices=NOISES, default=list(NOISES))
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
-    folder, tasks = Folder(given.data), itertools.product(given.sets, SHIFTS, NOISES)
+    folder, tasks = Folder(given.data), itertools.product(given.sets, given.c, given.noise)
     run = Parallel(given.jobs, batch_size=1, return_as="generator_unordered")
     rows = []
     for row in run(delayed(measure)(folder, *task) for task in tasks):

@@ -13,6 +13,7 @@ Each appends to files under `--out` and goes on where it stopped.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import time
@@ -87,6 +88,7 @@ def recover(out: Path, *, seeds: int, mean: float, n_jobs: int) -> None:
                 simulated(c, K, seed, mean=mean),
                 NUMBERS,
                 DECADES,
+                noise="poisson",
                 size_factors="none",
                 n_starts=1,
                 n_seeds=0,
@@ -100,54 +102,44 @@ def recover(out: Path, *, seeds: int, mean: float, n_jobs: int) -> None:
     print(recovered(_read(out), mean))
 
 
-WAYS = [
-    {"noise": noise, "size_factors": sizes, "holdout": holdout}
-    for noise, holdout in (("poisson", "counts"), ("auto", "counts"), ("auto", "samples"))
-    for sizes in ("none", "total")
-]
-
-
-def overdispersed(*, seeds: int, jobs: int, phis: list[float], noises: list[str]) -> None:
+def overdispersed(arguments: argparse.Namespace) -> None:
     """Print which c and K are selected, among five values of c and K from 2 to 10; the true K is 6."""
+    ways = [arguments.phi, (math.inf, 1.0, 0.1), arguments.noise, arguments.sizes, arguments.held_out]
     print(
-        "| phi | true c | noise | size factors | held out | c, K | c within a decade | K within 1 | CPU s |"
+        "| phi | true c | noise | size factors | held out | simplest c, K | c within a decade "
+        f"| K within 1 | CPU s |\n{'|---' * 9}|"
     )
-    print("|---|---|---|---|---|---|---|---|---|")
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(arguments.jobs) as pool:
         rows = {
-            (phi, c, *way.values()): [
-                pool.submit(_select_overdispersed, phi, c, seed, way) for seed in range(seeds)
-            ]
-            for phi in phis
-            for c in (math.inf, 1.0, 0.1)
-            for way in WAYS
-            if way["noise"] in noises
+            way: [pool.submit(_select_overdispersed, way, seed) for seed in range(arguments.seeds)]
+            for way in itertools.product(*ways)
         }
         for (phi, c, *way), runs in rows.items():
             found = [run.result() for run in runs]
             near = sum(abs(FIVE.index(one.c) - FIVE.index(c)) <= 1 for one, _ in found)
             right = sum(abs(one.n_components - 6) <= 1 for one, _ in found)
-            best = "; ".join(f"{one.c:g}, {one.n_components}" for one, _ in found)
+            chosen = "; ".join(f"{one.c:g}, {one.n_components}" for one, _ in found)
             cpu = np.mean([seconds for _, seconds in found])
-            print(
-                f"| {phi:g} | {c:g} | {' | '.join(way)} | {best} | {near} | {right} | {cpu:.0f} |", flush=True
-            )
+            numbers = f"{near} of {len(found)} | {right} of {len(found)} | {cpu:.0f}"
+            print(f"| {phi:g} | {c:g} | {' | '.join(way)} | {chosen} | {numbers} |", flush=True)
 
 
 FIVE = [0.01, 0.1, 1.0, 10.0, math.inf]
 
 
-def _select_overdispersed(phi: float, c: float, seed: int, way: dict[str, Any]) -> tuple[Setting, float]:
-    clock = Clock()
+def _select_overdispersed(way: tuple[Any, ...], seed: int) -> tuple[Setting, float]:
+    phi, c, noise, sizes, held_out = way
+    clock, counts = Clock(), simulated(c, 6, seed, phi=phi)
     warnings.simplefilter("ignore")
-    found = select(simulated(c, 6, seed, phi=phi), range(2, 11), FIVE, n_seeds=0, n_jobs=1, **way)
+    how: dict[str, Any] = {"noise": noise, "size_factors": sizes, "holdout": held_out}
+    found = select(counts, range(2, 11), FIVE, **how, n_jobs=1)
     return found.one_se, clock.read()[0]
 
 
 def cost(jobs: int) -> None:
     """Print CPU seconds of a default fit and of a default selection among K = 2 to 12, one thread each."""
     print("| table | phi | noise | fit, K = 6 | select | ratio | suggested |\n|---|---|---|---|---|---|---|")
-    cases = ((0.0, "poisson"), (0.5, "poisson"), (0.5, "nb"), (0.5, "auto"))
+    cases = ((0.0, "auto"), (0.5, "poisson"), (0.5, "auto"))
     tables = [(shape, *case) for shape in ((150, 200), (600, 500)) for case in cases]
     with ProcessPoolExecutor(jobs) as pool:
         for row in pool.map(_cost, *zip(*tables, strict=True)):
@@ -216,6 +208,7 @@ def sparse(out: Path, *, seeds: int, n_jobs: int) -> None:
         counts, factors = sparse_truth(seed)
         options: dict[str, Any] = {
             "size_factors": "none",
+            "noise": "poisson",
             "random_state": seed,
             "n_jobs": n_jobs,
         }
@@ -284,6 +277,7 @@ def real(name: str, out: Path, arguments: argparse.Namespace) -> Selection:
         counts,
         REAL[name],
         DECADES,
+        noise="poisson",
         holdout=arguments.holdout,
         n_starts=arguments.n_starts,
         n_seeds=0,
@@ -387,7 +381,9 @@ def main() -> None:
     parser.add_argument("--tol", type=float, default=Settings.tol)
     parser.add_argument("--n-jobs", type=int, default=2)
     parser.add_argument("--phi", type=float, nargs="+", default=[0.0, 0.5], help="`overdispersed`")
-    parser.add_argument("--noise", nargs="+", default=["auto", "poisson"], help="`overdispersed`")
+    parser.add_argument("--noise", nargs="+", default=["auto"], help="`overdispersed`")
+    parser.add_argument("--sizes", nargs="+", default=["total"], help="`overdispersed`")
+    parser.add_argument("--held-out", nargs="+", default=["counts"], help="`overdispersed`")
     parser.add_argument("--jobs", type=int, default=1, help="`overdispersed` and `cost`: processes")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -398,8 +394,7 @@ def main() -> None:
     elif arguments.what == "sparse":
         sparse(arguments.out / "selection-sparse.jsonl", seeds=arguments.seeds, n_jobs=arguments.n_jobs)
     elif arguments.what == "overdispersed":
-        given = {"phis": arguments.phi, "noises": arguments.noise}
-        overdispersed(seeds=arguments.seeds, jobs=arguments.jobs, **given)
+        overdispersed(arguments)
     elif arguments.what == "cost":
         cost(arguments.jobs)
     elif arguments.what == "draw":

@@ -229,6 +229,7 @@ def choose_l1_by_samples(case: Case, penalties: Sequence[float]) -> Choice:
         case.n_components,
         case.c,
         l1=[0.0, *penalties],
+        noise="poisson",
         holdout="samples",
         n_folds=options.pick(3, 2),
         n_seeds=0,

@@ -24,7 +24,7 @@ from log1pnmf.model.simulate import simulate
 running = import_module("log1pnmf.analysis.select")  # `analysis.select` is the function
 
 QUICK = {"n_folds": 2, "n_seeds": 0, "n_starts": 1, "tol": 1e-4, "random_state": 0, "n_jobs": 1}
-QUICK["size_factors"] = "none"
+QUICK |= {"size_factors": "none", "noise": "poisson"}
 
 
 def simulated_rates(c, n_components, *, shape=(90, 120), mean=4.0, seed=0):
@@ -83,7 +83,7 @@ def test_totals_that_factors_change_are_named(depth):
     rng = np.random.default_rng(0)
     loadings, factors = rng.dirichlet([0.4] * 3, 120), rng.gamma(0.5, 4.0, (80, 3))
     counts = rng.poisson(np.expm1(loadings @ factors.T) * rng.lognormal(0.0, depth, 120)[:, None])
-    found = select(counts, [2, 3], n_folds=2, n_seeds=0, n_jobs=1)
+    found = select(counts, [2, 3], n_folds=2, n_seeds=0, n_jobs=1, noise="poisson")
     named = [reason.startswith("Totals are poor size factors") for reason in found.judgement.reasons]
     assert any(named) == (depth == 0.0)
 
@@ -366,7 +366,7 @@ def drawn(dispersion):
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     path = tmp_path_factory.mktemp("noise") / "state.npz"
-    return select(drawn(0.5), [1, 2, 3], np.inf, noise=["nb", "poisson"], resume=path, **NOISE), path
+    return select(drawn(0.5), [1, 2, 3], np.inf, resume=path, **NOISE | {"noise": ["nb", "poisson"]}), path
 
 
 def test_both_kinds_are_in_one_table_and_the_data_choose(both):
@@ -375,12 +375,12 @@ def test_both_kinds_are_in_one_table_and_the_data_choose(both):
     assert selection.best == selection.judgement.setting == Setting(np.inf, 2, 0.0, "nb")
     assert "noise = nb predicts held-out counts best; noise = poisson is" in str(selection)
     assert Log1pNMF(**selection.one_se.parameters).noise == "nb"
-    fewer = select(drawn(0.0), [2], np.inf, noise="auto", **NOISE)
-    assert [setting.noise for setting in fewer.settings] == ["poisson", "nb"]
-    assert fewer.one_se.noise == "poisson"
+    for dispersion, noise in ((0.0, "poisson"), (0.5, "nb")):  # by default, noise is chosen first
+        default = select(drawn(dispersion), [1, 2, 3], np.inf, **NOISE | {"noise": "auto"})
+        assert default.judgement.setting == Setting(np.inf, 2, 0.0, noise)
+        assert default.judgement.reasons[-1].startswith("noise='auto' chose")
     again = Selection.load(path)
-    assert again.settings == selection.settings
-    assert again.is_whole
+    assert (again.settings, again.is_whole) == (selection.settings, True)
     np.testing.assert_array_equal(again.scores, selection.scores)
     labels = [text.get_text() for text in log1pnmf.pl.select(selection).axes[0].get_legend().get_texts()]
     assert all(any(noise in label for label in labels) for noise in ("poisson", "nb"))

@@ -267,15 +267,20 @@ def test_a_change_of_all_size_factors_changes_nothing():
     np.testing.assert_allclose(Sizes.of(near, near.loadings).response, near.loadings.mean(axis=0), rtol=1e-3)
 
 
+def test_another_reference_has_at_least_half_as_many_factors():
+    for n, groups in ((3, [(1, 2, 3)]), (2, [(1, 2), (0,)])):
+        sizes = Sizes(np.ones(n + 1), np.array([0.4, *np.full(n, 0.6 / n)]))
+        assert sizes.references(np.eye(n + 1)[0], np.full(n + 1, 0.1)) == groups
+
+
 def test_within_is_the_comparison_of_these_cells(model):
     kind = np.tile(["T", "B"], 60)
     found = model.usage(GROUP, replicate=DONOR, within=kind, **AS_THEY_ARE)
     assert found.within == ("B", "T")
     only = np.where(kind == "T", GROUP, None)
     np.testing.assert_allclose(found.p[1], model.usage(only, replicate=DONOR, **AS_THEY_ARE).p[0])
-    own = usage(
-        model, GROUP[kind == "T"], replicate=DONOR[kind == "T"], loadings=model.loadings_[kind == "T"]
-    )
+    of = kind == "T"
+    own = usage(model, GROUP[of], replicate=DONOR[of], loadings=model.loadings_[of])
     np.testing.assert_allclose(own.p[0], model.usage(only, replicate=DONOR).p[0])
     table = found.table()
     assert table["within"].tolist() == ["B"] * 3 + ["T"] * 3
@@ -327,10 +332,8 @@ def chance(fit, n_donors, n_simulations, *, ages=False, replicated=True, cells=2
         means = 0.4 + 0.08 * rng.gamma(4.0, 0.25, 8) * rng.standard_normal((2 * n_donors, 8))
         loadings = np.maximum(np.repeat(means, cells, axis=0) + rng.normal(0.0, 0.15, (cells.sum(), 8)), 0.0)
         group = rng.integers(20, 81, 2 * n_donors) if ages else np.repeat(["a", "b"], n_donors)
-        donor = np.repeat(np.arange(2 * n_donors), cells) if replicated else True
-        found = usage(
-            replace(fit, loadings=loadings), np.repeat(group, cells), replicate=donor, relative_to=None
-        )
+        how = {"replicate": np.repeat(np.arange(2 * n_donors), cells) if replicated else True, **AS_THEY_ARE}
+        found = usage(replace(fit, loadings=loadings), np.repeat(group, cells), **how)
         called.append(found.p <= 0.05)
         covered.append((found.lower <= 0.0) & (found.upper >= 0.0))
     return np.mean(called), np.mean(covered)
@@ -361,11 +364,7 @@ def test_level(n_donors, ages, cells):
         (GROUP, {"interaction": True}, "interaction=True needs within="),
         (GROUP, {"relative_to": "k9"}, "a factor must be one of 'k0'"),
         (GROUP, {"loadings": np.ones((120, 2))}, r"samples x 3 factors, got shape \(120, 2\)"),
-        (
-            np.where(np.arange(120) == 35, 24, AGE),
-            {},
-            r"several values in 1 of 12 replicates \(in one, 23 and 24\)",
-        ),
+        (np.where(np.arange(120) == 35, 24, AGE), {}, r"1 of 12 replicates \(in one, 23 and 24\)"),
     ],
 )
 def test_refusals(model, groups, options, words):

@@ -43,9 +43,9 @@ def test_the_fit_is_an_optimum_of_the_penalty_which_was_chosen_and_repeats(simul
     assert by_number.objective == pytest.approx(chosen.objective, rel=1e-7)
     again = fit_log1p_nmf(simulated[0], 4, l1="auto", size_factors="none")
     assert np.array_equal(chosen.factors, again.factors)
+    assert "1 start (auto)" in Log1pNMF.of(chosen).summary()
     model = Log1pNMF(4, l1="auto", init=chosen, size_factors="none").fit(simulated[0])
-    assert model.get_params()["l1"] == "auto"
-    assert model.fit_.settings.l1 == chosen.settings.l1
+    assert (model.get_params()["l1"], model.fit_.settings.l1) == ("auto", chosen.settings.l1)
 
 
 def test_counts_without_structure_keep_their_prediction():

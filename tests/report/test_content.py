@@ -68,8 +68,7 @@ def text_of(path):
 
 
 def test_embedded_loadings_and_groups_are_those_of_the_models(page, embedded, models, about):
-    data = embedded(page)
-    names = np.array(about["sample_names"])
+    data, names = embedded(page), np.array(about["sample_names"])
     assert sorted(data["names"]) == sorted(names)
     rows = [about["sample_names"].index(name) for name in data["names"]]
     for model, shown in zip(models, data["models"], strict=True):
@@ -232,6 +231,7 @@ def test_reproducing_call_gives_the_model(page, models, counts):
     call = document._call(models[1].fit_)
     again = eval(call, {"Log1pNMF": Log1pNMF, "counts": counts})
     np.testing.assert_array_equal(again.components_, models[1].components_)
+    assert "l1='auto'" in document._call(replace(models[1].fit_, messages=("l1='auto' chose 2, of 0, 2",)))
 
 
 # ---------------------------------------------------------------- less to go by

@@ -22,7 +22,15 @@ from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import ENGINES, resolve_engine
 from log1pnmf.fitting.checkpoint import fingerprint
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.fit_counts import KNOWN, FoldParameters, check_enough, checked, completed, fit_counts
+from log1pnmf.fitting.fit_counts import (
+    KNOWN,
+    FoldParameters,
+    check_enough,
+    checked,
+    choose_noise,
+    completed,
+    fit_counts,
+)
 from log1pnmf.fitting.settings import INITS, NoiseKind, Settings
 from log1pnmf.fitting.summary import note_on_sizes
 from log1pnmf.model.batches import Batches
@@ -43,15 +51,8 @@ ENOUGH: FoldParameters = {"init": "nndsvd", "tol": 1e-5, "max_iter": 100, "engin
 
 MOST_CHECKED, FEWEST_CHECKED = 5e5, 200  # entries, and samples at least, to check totals as size factors with
 
-CHECK: dict[str, Any] = {
-    "size_factors": "fit",
-    "init": "nndsvd",
-    "max_iter": 60,
-    "tol": 1e-6,
-    "engine": "auto",
-    "likelihood": "auto",
-    "row_solver": "newton",
-}
+CHECK: dict[str, Any] = {"init": "nndsvd", "max_iter": 60, "tol": 1e-6, "engine": "auto"}
+CHECK |= {"size_factors": "fit", "likelihood": "auto", "row_solver": "newton"}
 
 
 class SelectOptions(FoldParameters, total=False):
@@ -78,7 +79,7 @@ def select(
     c: float | Iterable[float] = 1.0,
     *,
     l1: float | Iterable[float] = 0.0,
-    noise: NoiseKind | Iterable[NoiseKind] = "poisson",
+    noise: NoiseKind | Iterable[NoiseKind] = "auto",
     holdout: Holdout = "counts",
     n_folds: int = N_FOLDS,
     test_fraction: float = 0.2,
@@ -105,9 +106,9 @@ def select(
         ``range(2, 31)``, every step first doubles the number; then the gaps around the best are halved.
     c, l1 : number or sequence of numbers
         All combinations are compared, for every number of factors that is tried.
-    noise : {"poisson", "nb", "auto"} or sequence of them
-        Kinds of noise to compare, each with every combination; "auto" is both. Poisson noise alone leads to
-        too many factors and a too small c where counts vary more than Poisson counts.
+    noise : {"auto", "poisson", "nb"} or sequence of them
+        "auto" chooses one as a fit does, for the largest number of factors; of several, each is compared with
+        every combination. Poisson noise leads to too many factors and a too small c where counts vary more.
     holdout : {"counts", "samples"}
         "counts" holds out a share of all counts (`log1pnmf.counts.folds`) and fits all samples. "samples"
         holds out ``1 / n_folds`` of the samples: their loadings come from some of their features, and the
@@ -178,8 +179,8 @@ def select(
     grid = Grid.of(c, n_components, l1, noise)
     checks.check_choice("holdout", holdout, HOLDOUTS)
     checks.check_whole("n_folds", n_folds, least=1 if holdout == "counts" else 2)
-    checks.check_whole("n_starts", n_starts, least=1)
-    checks.check_whole("n_seeds", n_seeds, least=0)
+    for name, number, least in (("n_starts", n_starts, 1), ("n_seeds", n_seeds, 0)):
+        checks.check_whole(name, number, least=least)
     if max_samples is not None:
         checks.check_whole("max_samples", max_samples, least=2)
     if n_seeds == 1:
@@ -201,42 +202,42 @@ def select(
         totals = settings.size_factors == "total"
         batches = Batches.of(batch, everything.shape, by_counts=totals).of_samples(rows)
         batches = batches if batches.n_batches > 1 else None  # one is none
-    engine = resolve_engine(settings.engine, data, max(grid.n_components))
-    settings = replace(settings, engine=engine)
+    settings = replace(settings, engine=resolve_engine(settings.engine, data, max(grid.n_components)))
     sizes = given.get("size_factors", settings.size_factors)
     sizes = sizes if isinstance(sizes, str) else everything.size_factors(sizes)[rows]
+    batch, notes = None if batches is None else batches.sample_names, list[str]()
+    if noise in ("auto", ["auto"]):
+        own = {"size_factors": data.size_factors(sizes), "batch": batch, "n_jobs": n_jobs}
+        grid, notes = _chosen(grid, settings, data, **own)
     arrays = {"size_factors": [data.size_factors(sizes)], "batch": batches and [batches.labels]}
-    about = {
-        **fingerprint(settings, data, **arrays),
-        "grid": {name: list(values) for name, values in asdict(grid).items()},
-        "holdout": holdout,
-        "n_folds": int(n_folds),
-        "test_fraction": check_fraction(test_fraction),
-        "n_starts": int(n_starts),
-        "n_seeds": int(n_seeds),
-        "seed": seed,
-        "n_samples": everything.n_samples,
-    }
+    how: dict[str, Any] = {"holdout": holdout, "test_fraction": check_fraction(test_fraction)}
+    about = fingerprint(settings, data, **arrays) | how | {"seed": seed}
+    about |= {"grid": {name: list(values) for name, values in asdict(grid).items()}, "n_folds": int(n_folds)}
+    about |= {"n_starts": int(n_starts), "n_seeds": int(n_seeds), "n_samples": everything.n_samples}
     done = _resumed(resume, about, keeps_seed=random_state is None)
     seed, interrupted = done.about["seed"], threading.Event()
-    how: dict[str, Any] = {"holdout": holdout, "test_fraction": test_fraction, "size_factors": sizes}
-    with (
-        shown(verbose, "select", on_step=on_fit) as show,
-        quiet(),  # filters belong to the whole process: set once here, and not by the threads
-        threadpool_limits(1, "blas"),
-    ):
-        batch = None if batches is None else batches.sample_names
-        parts = make_folds(data, n_folds, **how, seed=seed, batch=batch)
+    # filters of warnings belong to the whole process: set once here, and not by the threads
+    with shown(verbose, "select", on_step=on_fit) as show, quiet(), threadpool_limits(1, "blas"):
+        parts = make_folds(data, n_folds, **how, size_factors=sizes, seed=seed, batch=batch)
         parts.append(Part(n_folds, data, data.size_factors(sizes), batch))
         fitters = [Fitter(part, grid, settings, seed, n_starts, interrupted.is_set) for part in parts]
         finished = _run(done, fitters, effective_threads(n_jobs), interrupted, path=resume, on_fit=show)
     selection = _selection(done, grid, finished)
     if isinstance(sizes, str) and sizes == "total" and finished:
         note = _note_on_sizes(data, settings, grid, selection.best)
-        if note is None and len(grid.n_components) > 1 and holdout == "counts":
-            note = _note_on_totals(done, fitters[0], selection.best)
-        selection = selection if note is None else replace(selection, about={**selection.about, "note": note})
-    return selection
+        note = _note_on_totals(done, fitters[0], selection.best) if note is None else note
+        notes += [] if note is None else [note]
+    return replace(selection, about={**selection.about, "notes": notes})
+
+
+def _chosen(grid: Grid, settings: Settings, data: Counts, **given: Any) -> tuple[Grid, list[str]]:
+    # fewer factors, a larger penalty or a wrong c would leave structure to the noise
+    most = replace(settings, n_components=grid.n_components[-1], l1=grid.l1[-1])
+    for c in dict.fromkeys((grid.c[-1], grid.c[0])):
+        chosen, why = choose_noise(replace(most, c=c), data, **given)
+        if chosen.noise == "poisson":
+            break
+    return replace(grid, noise=(chosen.noise,)), [f"{why}."]
 
 
 def _selection(done: Done, grid: Grid, finished: bool) -> Selection:
@@ -269,6 +270,8 @@ def _note_on_sizes(data: Counts, settings: Settings, grid: Grid, best: Setting) 
 
 def _note_on_totals(done: Done, fold: Fitter, best: Setting) -> str | None:
     """Return a note where held-out counts of a fold are predicted better without size factors."""
+    if len(fold.grid.n_components) == 1 or done.about["holdout"] != "counts":
+        return None
     sizes = fold.part.size_factors
     equal = replace(fold.part, size_factors=np.full_like(sizes, sizes.mean()))
     with quiet():

@@ -202,11 +202,10 @@ class Selection:
     Examples
     --------
     >>> from log1pnmf import datasets, select
-    >>> found = select(datasets.pancreas().counts[:100, :200], [1, 2, 3], n_folds=2, n_seeds=0)
-    >>> found.best.n_components, found.summary["within_one_se"].tolist()
-    (3, [False, False, True])
-    >>> print(found.judgement.headline)
-    The data do not decide K: the best is at the end of the values tried.
+    >>> counts = datasets.pancreas().counts[:100, :200]
+    >>> found = select(counts, [1, 2, 3], noise="poisson", n_folds=2, n_seeds=0)
+    >>> print(found.best, found.judgement.headline, sep=": ")
+    c=1, K=3: The data do not decide K: the best is at the end of the values tried.
     """
 
     settings: tuple[Setting, ...]
@@ -319,7 +318,7 @@ class Selection:
     @property
     def judgement(self) -> Judgement:
         """The conclusion for every parameter, with the reasons."""
-        notes = [self.about["note"]] if "note" in self.about else []
+        notes = list(self.about.get("notes", ()))
         if self.not_tried:
             notes.append(f"Not tried: K = {joined([*map(str, self.not_tried)])}.")
         n_samples, of_all = self.scores.shape[2], self.about["n_samples"]

@@ -60,9 +60,7 @@ def select(
     file: common.CountFile,
     components: common.Numbers,
     c: common.Shifts = common.DEFAULT_C,
-    noise: Annotated[
-        str, common.model("KIND,KIND", f"{common.KIND}, or both to compare them.")
-    ] = Settings.noise,
+    noise: Annotated[str, common.model("KIND,KIND", f"{common.KIND} or auto; poisson,nb: compare.")] = "auto",
     batch: common.Batch = None,
     reading: Reading,
     solver: SolverOptions,
@@ -91,7 +89,7 @@ def select(
     check_choice("--holdout", holdout, HOLDOUTS)
     check_whole("--folds", folds, least=1)
     check_whole("--seeds", seeds, least=0)
-    if len(numbers) * len(shifts) < 2 and noises in (["poisson"], ["nb"]):
+    if len(numbers) * len(shifts) * len(noises) < 2:
         raise typer.BadParameter(
             "there is only one setting, so nothing to compare; give several K (-k 2-6,8), several c "
             "(-c 1 -c inf), or --noise poisson,nb"

@@ -213,7 +213,7 @@ def model_facts(fit: Fit) -> Iterator[tuple[str, str]]:
     if fit.factor_kinds is not None:
         yield "known", _known(fit)
     solver = f"{settings.row_solver}{', extrapolated' if settings.row_solver == 'newton' else ''}"
-    starts = f"{plural(settings.n_init, 'start')} ({settings.init}), seed {settings.random_state}"
+    starts = f"{plural(fit.asked.n_init, 'start')} ({fit.asked.init}), seed {settings.random_state}"
     yield "solver", f"{solver}, {starts}"
 
 
@@ -245,8 +245,7 @@ def quality_facts(fit: Fit) -> Iterator[tuple[str, str]]:
     """Name and describe how far and how exactly a fit went, for the summary and the report."""
     certificate = fit.certificate
     state = "yes" if fit.converged else "NO: stalled" if fit.stopped == "stalled" else "NO: stopped early"
-    took = f"{fit.seconds:.1f} s"
-    iterating = fit.history.get("seconds", np.zeros(0))
+    took, iterating = f"{fit.seconds:.1f} s", fit.history.get("seconds", np.zeros(0))
     if fit.asked.init == "auto" and fit.asked.n_init == 1 and len(iterating):
         before = fit.seconds - float(iterating[-1])
         if before >= 0.1:

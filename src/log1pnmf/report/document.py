@@ -310,6 +310,7 @@ def _messages(inputs: ReportInput) -> list[tuple[str, bool]]:
 def _call(fit: Fit) -> str:
     """Write the call that makes the fit, with the settings that are not the default."""
     asked, kinds = to_tree(fit.asked), set(fit.kinds)
+    asked |= {"l1": "auto"} if any(note.startswith("l1='auto'") for note in fit.messages) else {}
     given = [f"n_components={asked.pop('n_components')}"]
     given += [f"{name}={_typed(value)}" for name, value in asked.items() if value != default_of(name)]
     given += [f"{name}={GIVEN_HERE}" for name, kind in PARTS.items() if kind in kinds]

@@ -624,7 +624,7 @@ def select(
     >>> import anndata
     >>> from log1pnmf.datasets import pancreas
     >>> adata = anndata.AnnData(pancreas().counts[:120, :300])
-    >>> select(adata, [1, 2, 3], n_folds=2, n_seeds=2, tol=1e-4)
+    >>> select(adata, [1, 2, 3], noise="poisson", n_folds=2, n_seeds=2, tol=1e-4)
     >>> adata.uns["log1p_nmf_select"]["table"]["n_components"].tolist()
     [1, 2, 3]
     >>> print(adata.uns["log1p_nmf_select"]["judgement"].splitlines()[0])
