@@ -186,8 +186,9 @@ class TorchEngine(Engine):
         if zeros is not None:
             parts = (zeros.constant, zeros.a1, zeros.a2)
             quadratics = np.stack([np.broadcast_to(one, len(factors)) for one in parts], axis=1)
-        stored = self._keep(self.problem.factors_side).stored
-        return self._zeros(loadings, factors).batch_sums(quadratics, stored)
+        return self._zeros(loadings, factors).batch_sums(
+            quadratics, self._keep(self.problem.factors_side).stored
+        )
 
     def dispersed_sums(self, effects: np.ndarray, loadings: Any, factors: Any) -> np.ndarray:
         """Sum what effects of batches need over batches; see `Engine.dispersed_sums`."""
