@@ -122,9 +122,7 @@ class Settings:
                 f"with noise={self.noise!r} use 'adaptive' or 'auto'"
             )
         if not (newton or poisson):
-            raise ValueError(
-                f"row_solver must be 'newton' with noise={self.noise!r} (not 'poisson'), got {self.row_solver!r}"
-            )
+            raise ValueError(f"row_solver must be 'newton' unless noise='poisson', got {self.row_solver!r}")
 
     def with_noise(self, noise: str) -> Settings:
         """Return the same with a noise that was chosen; dispersions are those of "nb" only."""
