@@ -183,8 +183,8 @@ def test_files_and_r_lists_keep_it(counts, fit, tmp_path):
         ({"noise": "nb", "dispersion": PHI[1:]}, "one for each of the 6 features; got shape"),
         ({"noise": "nb", "dispersion": -PHI}, "dispersion must be finite and not negative, got -0.2 at"),
         ({"noise": "nb", "dispersion": ["a"] * 6}, "dispersion must be numbers"),
-        ({"noise": "nb", "likelihood": "chebyshev"}, "likelihood='chebyshev' supports Poisson noise only"),
-        ({"noise": "nb", "row_solver": "coordinate"}, "row_solver must be 'newton' with noise='nb'"),
+        ({"noise": "nb", "likelihood": "chebyshev"}, "likelihood='chebyshev' supports noise='poisson' only"),
+        ({"noise": "nb", "row_solver": "coordinate"}, "row_solver must be 'newton' unless noise='poisson'"),
         ({"likelihood": "adaptive", "row_solver": "coordinate"}, "needs row_solver='newton'"),
     ],
 )
@@ -381,7 +381,7 @@ def test_what_cannot_be_chosen_is_refused():
         choosing(scattered(0.5), "auto", dispersion=0.3)
     with pytest.raises(ValueError, match="whole numbers"), pytest.warns(UserWarning, match="counts"):
         choosing(scattered(0.5) * 0.5, "auto")
-    with pytest.raises(ValueError, match="supports Poisson noise only; with noise='auto'"):
+    with pytest.raises(ValueError, match="supports noise='poisson' only; with noise='auto'"):
         choosing(scattered(0.5), "auto", likelihood="chebyshev")
 
 

@@ -118,13 +118,11 @@ class Settings:
             raise ValueError("noise='auto' chooses whether there is a dispersion; use noise='nb' to give one")
         if self.likelihood in QUADRATICS and not poisson:
             raise ValueError(
-                f"likelihood={self.likelihood!r} supports Poisson noise only; "
+                f"likelihood={self.likelihood!r} supports noise='poisson' only; "
                 f"with noise={self.noise!r} use 'adaptive' or 'auto'"
             )
         if not (newton or poisson):
-            raise ValueError(
-                f"row_solver must be 'newton' with noise={self.noise!r}, got {self.row_solver!r}"
-            )
+            raise ValueError(f"row_solver must be 'newton' unless noise='poisson', got {self.row_solver!r}")
 
     def with_noise(self, noise: str) -> Settings:
         """Return the same with a noise that was chosen; dispersions are those of "nb" only."""
