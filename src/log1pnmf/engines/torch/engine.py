@@ -180,15 +180,13 @@ class TorchEngine(Engine):
 
     def batch_sums(self, loadings: Any, factors: Any) -> np.ndarray:
         """Sum means over batches; see `Engine.batch_sums`."""
-        zeros, quadratics = self.problem.zeros, None
         if self.problem.link.is_identity:
             return super().batch_sums(on_host(loadings), on_host(factors))
+        zeros, stored, quadratics = self.problem.zeros, self._keep(self.problem.factors_side).stored, None
         if zeros is not None:
             parts = (zeros.constant, zeros.a1, zeros.a2)
             quadratics = np.stack([np.broadcast_to(one, len(factors)) for one in parts], axis=1)
-        return self._zeros(loadings, factors).batch_sums(
-            quadratics, self._keep(self.problem.factors_side).stored
-        )
+        return self._zeros(loadings, factors).batch_sums(quadratics, stored)
 
     def dispersed_sums(self, effects: np.ndarray, loadings: Any, factors: Any) -> np.ndarray:
         """Sum what effects of batches need over batches; see `Engine.dispersed_sums`."""
