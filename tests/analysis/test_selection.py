@@ -453,7 +453,7 @@ def test_a_clear_answer_is_given_with_its_reason():
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([(1.0, 2, -90.0, 9.0), (1.0, 3, 0.0, 0.0)], "K = 3 predicts best, the largest tried: try larger"),
+        ([(1.0, 2, -90.0, 9.0), (1.0, 3, 0.0, 0.0)], "K = 3 predicts best, the largest tried."),
         ([(1.0, 2, 0.0, 0.0), (1.0, 3, -90.0, 9.0)], "K = 2 predicts best, the smallest tried: try smaller"),
         ([(0.1, 3, 0.0, 0.0), (1.0, 3, -90.0, 9.0)], "c = 0.1 predicts best, the smallest tried"),
         ([(0.1, 3, -90.0, 9.0), (1.0, 3, 0.0, 0.0)], "c = 1 predicts best, the largest tried"),

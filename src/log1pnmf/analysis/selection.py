@@ -111,9 +111,9 @@ def _verdict(table: Table, name: str, near: NDArray[np.bool_], holdout: str) -> 
         reason = f"{short} = {joined([_value(name, one) for one in close])} predict {what} equally well, "
         return "tied", f"{reason}within one standard error{also}."
     if end is not None:
-        more = {"largest": "larger", "smallest": "smaller"}[end]
-        reason = f"{short} = {_value(name, best)} predicts best, the {end} tried: try {more} ones."
         growing = name == "n_components" and end == "largest"
+        advice = "" if growing else ": try larger ones" if end == "largest" else ": try smaller ones"
+        reason = f"{short} = {_value(name, best)} predicts best, the {end} tried{advice}."
         flexible = growing or (name == "c" and end == "smallest")
         if flexible and holdout == "counts" and (table["noise"] == "poisson").all():
             reason += " Overdispersed counts have the same effect: compare noise='nb' as well."
@@ -127,7 +127,7 @@ def _verdict(table: Table, name: str, near: NDArray[np.bool_], holdout: str) -> 
 
 def _beyond_prediction(table: Table, best: int) -> str:
     """Return what helps to choose K where more factors predict better and better."""
-    text = " If prediction keeps growing, choose K by how stable and how large the factors are"
+    text = " If larger ones predict still better, choose K by how stable and how large the factors are"
     if "smallest_share" not in table or np.isnan(table["stability"][best]):
         return f"{text}: n_seeds=3 measures it."
     same = np.all([table[name] == table[name][best] for name in ("c", "l1", "noise")], axis=0)
