@@ -231,9 +231,9 @@ def select(
 
 
 def _chosen(grid: Grid, settings: Settings, data: Counts, **given: Any) -> tuple[Grid, list[str]]:
-    # fewer factors, a larger penalty or a wrong c would leave structure to the noise
+    # fewer factors, a larger penalty or a wrong c would leave structure to the noise: Poisson if any c allows
     most = replace(settings, n_components=grid.n_components[-1], l1=grid.l1[-1])
-    for c in dict.fromkeys((grid.c[-1], grid.c[0])):
+    for c in grid.c:
         chosen, why = choose_noise(replace(most, c=c), data, **given)
         if chosen.noise == "poisson":
             break

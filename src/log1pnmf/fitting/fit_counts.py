@@ -226,7 +226,7 @@ def choose_noise(asked: Settings, counts: Counts, **given: Any) -> tuple[Setting
     dispersed = replace(means, dispersion=dispersions.dispersion)
     poisson, nb = (score_parts(one, train, test, test_fraction=TEST_FRACTION) for one in (means, dispersed))
     gain, deviation = _gain(nb, poisson)
-    noise = "nb" if gain > deviation else "poisson"  # the simpler one, unless the other is clearly better
+    noise = "nb" if gain > 1.64 * deviation else "poisson"  # the simpler, but for one in twenty by chance
     better = f"{'worse' if gain < 0.0 else 'better'} by {abs(gain):,.0f} units of log-likelihood"
     return asked.with_noise(noise), (
         f"noise='auto' chose {NOISES[noise]} noise: held-out counts of {len(nb):,} samples were scored, "
