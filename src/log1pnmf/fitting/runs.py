@@ -163,7 +163,7 @@ FIRST_DISPERSIONS = 7
 explain what the factors do not explain yet, and fits would end in poor optima. Without any dispersion factors
 would follow the scatter of the largest counts, and stay there."""
 
-LAST_PRIOR = 64
+LAST_PRIOR = 200
 """Iterations after which dispersions keep their prior, which depends on the number of factors that a feature
 has: the two can follow each other in a circle for ever."""
 
