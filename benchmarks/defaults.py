@@ -63,12 +63,12 @@ def ours(matrix: sparse.csr_array, n_components: int, seed: int, *, c: float, in
     searches: list[float] = []
 
     def timed(*args: Any, **kwargs: Any) -> Any:
-        clock, found = Clock(), race(*args, **kwargs)
+        clock, found = Clock(), search(*args, **kwargs)
         searches.append(clock.read()[0])
         return found
 
-    race = starts.race
-    with patch.object(starts, "race", timed):
+    search = starts.search
+    with patch.object(starts, "search", timed):
         model = Log1pNMF(n_components, c=c, init=init, random_state=seed, n_jobs=1).fit(matrix)
     return {
         "log-likelihood": model.log_likelihood_,

@@ -388,7 +388,7 @@ def test_counts_on_a_device_are_copied_to_the_host(device, layout):
 
 # ---------- the call users make, below and above every threshold, through each face
 
-MANY = 1000 + starts.MOST_RACED
+MANY = 1000 + starts.MOST_SEARCHED
 """More samples than starts are compared on."""
 
 
@@ -410,7 +410,7 @@ def check(counts, **settings):
 @ON_A_CARD
 @pytest.mark.parametrize("noise", ["poisson", "nb", "auto"])
 @pytest.mark.parametrize("c", [0.1, 1.0, np.inf])
-@pytest.mark.parametrize("n", [200, 3000, 1 + starts.MOST_RACED, 2 * starts.MOST_RACED])
+@pytest.mark.parametrize("n", [200, 3000, 1 + starts.MOST_SEARCHED, 2 * starts.MOST_SEARCHED])
 def test_every_noise_below_and_above_each_threshold(n, c, noise):
     check(table(n), c=c, noise=noise)
 

@@ -118,7 +118,7 @@ def test_the_default_call_converts_what_comes_from_a_card(interpreter, monkeypat
     def refuse(self, *_):
         raise TypeError("can't convert cuda:0 device type tensor to numpy; use Tensor.cpu() first")
 
-    monkeypatch.setattr(starts, "MOST_RACED", 4)
+    monkeypatch.setattr(starts, "MOST_SEARCHED", 4)
     monkeypatch.setattr(torch.Tensor, "__array__", refuse)
     counts = np.random.default_rng(0).poisson(2.0, (6, 5)) + 1
     adata = anndata.AnnData(counts.astype(np.float32), obs={"lane": list("ababab")})

@@ -11,18 +11,18 @@ from log1pnmf import Log1pNMF, fit_log1p_nmf, open_counts
 from log1pnmf._common.checks import as_random
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting import starts as race_module
+from log1pnmf.fitting import starts
 from log1pnmf.fitting.solver import Extrapolation, alternate
 from log1pnmf.fitting.starts import (
     STARTS,
-    _Racer,
+    _Follower,
     adapt_start,
     check_start,
     initialize,
-    race,
     rank_one,
     ranked_moves,
     regrouped,
+    search,
 )
 from log1pnmf.model.noise import ShiftedLog
 from log1pnmf.model.problem import Problem
@@ -146,7 +146,7 @@ def test_copies_are_told_apart_and_columns_that_are_zero_on_both_sides_come_aliv
     assert others[:, 3].any()
 
 
-ALONE = race_module.ALONE[1]
+ALONE = starts.ALONE[1]
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
 
 
@@ -154,25 +154,25 @@ TWO_BLOCKS = np.kron(np.eye(2, dtype=int), np.ones((30, 20), dtype=int))
 TWO_BLOCKS *= np.random.default_rng(0).poisson(20, (60, 40))
 
 
-def raced(engine, k=4, seed=0, **options):
-    return race(engine, k, as_random(seed), make=lambda problem: NativeEngine(problem, 1), **options)
+def searched(engine, k=4, seed=0, **options):
+    return search(engine, k, as_random(seed), make=lambda problem: NativeEngine(problem, 1), **options)
 
 
-def moved(racer, start, seed):
+def moved(follower, start, seed):
     pair, objective = start
     rng = as_random(seed)
-    return racer.regrouped(*racer.moved(pair, objective, rng), rng, race_module.MOST_REGROUPED[1])
+    return follower.regrouped(*follower.moved(pair, objective, rng), rng, starts.MOST_REGROUPED[1])
 
 
 def test_moves_leave_a_poor_optimum_in_which_iterations_stay():
     rng = np.random.default_rng(2)
     y = rng.poisson(rng.gamma(0.1, 3.0, size=(100, 12)) @ rng.gamma(0.1, 2.0, size=(12, 80)))
-    racer = _Racer(lambda problem: NativeEngine(problem, 1), engine_for(math.inf, y))
-    pair, objective = start = racer.advance(initialize(racer.exact, 12, "random", as_random(2)), ALONE)
-    better = moved(racer, start, 2)
-    further = racer.advance((pair.loadings, pair.factors), 300)[1]
+    follower = _Follower(lambda problem: NativeEngine(problem, 1), engine_for(math.inf, y))
+    pair, objective = start = follower.advance(initialize(follower.exact, 12, "random", as_random(2)), ALONE)
+    better = moved(follower, start, 2)
+    further = follower.advance((pair.loadings, pair.factors), 300)[1]
     assert further > 0.999 * objective
-    assert racer.exact.loss(better.loadings, better.factors) < 0.97 * objective
+    assert follower.exact.loss(better.loadings, better.factors) < 0.97 * objective
 
 
 def test_a_move_that_regroups_gains_what_it_promises():
@@ -210,16 +210,16 @@ def test_the_first_move_regroups_what_is_wrong():
 def test_moves_never_lose():
     for seed in range(3):
         engine = engine_for(math.inf, simulated(seed=seed))
-        racer = _Racer(lambda problem: NativeEngine(problem, 1), engine)
-        start = racer.advance(initialize(engine, 5, "random", as_random(seed)), ALONE)
-        better = moved(racer, start, seed)
+        follower = _Follower(lambda problem: NativeEngine(problem, 1), engine)
+        start = follower.advance(initialize(engine, 5, "random", as_random(seed)), ALONE)
+        better = moved(follower, start, seed)
         assert engine.loss(better.loadings, better.factors) <= start[1] * (1.0 + 1e-12)
 
 
 @pytest.mark.parametrize(("c", "k"), [(1e-6, 5), (1.0, 22), (math.inf, 1), (math.inf, 5)])
 def test_the_start_is_usable(c, k):
     engine = engine_for(c, Y[:25, :20])
-    pair, name = raced(engine, k)
+    pair, name = searched(engine, k)
     loadings, factors = pair.loadings, pair.factors
     assert (loadings.shape, factors.shape) == ((25, k), (20, k))
     assert not loadings[4].any()
@@ -230,11 +230,11 @@ def test_the_start_is_usable(c, k):
 
 
 def test_it_is_never_behind_the_svd():
-    """At c = inf the race is exact, so that what it takes can be compared."""
+    """At c = inf the search is exact, so that what it takes can be compared."""
     for seed in range(4):
         engine = engine_for(math.inf, simulated(seed=seed))
         rng = as_random(seed)
-        pair, _ = race(engine, 4, rng, make=lambda one: NativeEngine(one, 1))
+        pair, _ = search(engine, 4, rng, make=lambda one: NativeEngine(one, 1))
         svd = initialize(engine, 4, "nndsvd", as_random(seed))
         *_, last = alternate(engine, *svd, extrapolation=Extrapolation(), max_iter=ALONE)
         slack = 1e-5 * last.objective  # the filling of the SVD's zeros has other random numbers
@@ -243,25 +243,25 @@ def test_it_is_never_behind_the_svd():
 
 def test_seeds_decide_the_race():
     engine = engine_for(math.inf)
-    one, same, other = (raced(engine, seed=seed)[0].loadings for seed in (0, 0, 1))
+    one, same, other = (searched(engine, seed=seed)[0].loadings for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, same)
     assert not np.array_equal(one, other)
 
 
 def test_larger_data_race_on_a_part(monkeypatch):
     """Samples beside the part get loadings for its factors; features without a count in it can still come."""
-    monkeypatch.setattr(race_module, "MOST_RACED", 30)
+    monkeypatch.setattr(starts, "MOST_SEARCHED", 30)
     y = simulated(300, 50)
     engine = engine_for(math.inf, np.c_[y, np.arange(300) == 3])  # a feature with one count
-    pair, _ = raced(engine)
+    pair, _ = searched(engine)
     loss = engine.loss(pair.loadings, pair.factors)
     assert math.isfinite(loss)
-    monkeypatch.setattr(race_module, "MOST_RACED", 1000)
-    whole, _ = raced(engine)
+    monkeypatch.setattr(starts, "MOST_SEARCHED", 1000)
+    whole, _ = searched(engine)
     assert loss == pytest.approx(engine.loss(whole.loadings, whole.factors), rel=0.1)
-    monkeypatch.setattr(race_module, "MOST_RACED", 30)
-    monkeypatch.setattr(race_module, "FEWEST", 2.0)  # no feature has counts in enough samples: all take part
-    rare, _ = raced(engine)
+    monkeypatch.setattr(starts, "MOST_SEARCHED", 30)
+    monkeypatch.setattr(starts, "FEWEST", 2.0)  # no feature has counts in enough samples: all take part
+    rare, _ = searched(engine)
     assert math.isfinite(engine.loss(rare.loadings, rare.factors))
 
 
@@ -307,7 +307,7 @@ def test_a_resumed_fit_races_no_more_and_knows_what_was_taken(tmp_path, monkeypa
 
     fit_log1p_nmf(Y, 4, callbacks=[stop], **options)
     if n_init == 1:
-        monkeypatch.setattr(race_module, "race", None)  # would fail
+        monkeypatch.setattr(starts, "search", None)  # would fail
     again = fit_log1p_nmf(Y, 4, resume=tmp_path / "fit.npz", **options)
     np.testing.assert_array_equal(again.loadings, whole.loadings)
     assert again.messages == whole.messages
@@ -318,10 +318,10 @@ def test_several_starts_are_not_the_same_one(monkeypatch, c):
     taken = []
 
     def noted(*arguments, **options):
-        taken.append(race(*arguments, **options))
+        taken.append(search(*arguments, **options))
         return taken[-1]
 
-    monkeypatch.setattr(race_module, "race", noted)
+    monkeypatch.setattr(starts, "search", noted)
     fit_log1p_nmf(Y, 4, c=c, n_init=3)
     assert len(taken) == 3
     assert {name for _, name in taken[1:]} == {"random"}
@@ -336,37 +336,37 @@ def test_ctrl_c_in_a_later_race_gives_the_best_so_far(monkeypatch):
         n_races += 1
         if n_races == 2:
             raise KeyboardInterrupt
-        return race(*arguments, **options)
+        return search(*arguments, **options)
 
-    monkeypatch.setattr(race_module, "race", interrupted)
+    monkeypatch.setattr(starts, "search", interrupted)
     with pytest.warns(RuntimeWarning, match="interrupted"):
         fit = fit_log1p_nmf(Y, 4, c=math.inf, n_init=3)
     assert fit.stopped == "interrupted"
     assert fit.objective == fit_log1p_nmf(Y, 4, c=math.inf).objective
 
 
-def test_starts_that_agree_end_the_race(monkeypatch):
+def test_starts_that_agree_end_the_search(monkeypatch):
     """Two well separated blocks have one optimum: two starts find it, and no move is tried."""
-    n_raced = []
-    advance = race_module._Racer.advance
-    monkeypatch.setattr(race_module._Racer, "advance", lambda *a: n_raced.append(a[2]) or advance(*a))
-    raced(engine_for(math.inf, TWO_BLOCKS), 2)
-    assert n_raced == [race_module.ALONE[0]] * 2
-    n_raced.clear()
-    monkeypatch.setattr(race_module, "AGREED", -1.0)
-    raced(engine_for(math.inf, TWO_BLOCKS), 2)
-    assert n_raced[:2] == [race_module.ALONE[0]] * 2
-    assert set(n_raced[2:]) == {race_module.AGAIN}  # two factors cannot be regrouped
+    n_searched = []
+    advance = starts._Follower.advance
+    monkeypatch.setattr(starts._Follower, "advance", lambda *a: n_searched.append(a[2]) or advance(*a))
+    searched(engine_for(math.inf, TWO_BLOCKS), 2)
+    assert n_searched == [starts.ALONE[0]] * 2
+    n_searched.clear()
+    monkeypatch.setattr(starts, "AGREED", -1.0)
+    searched(engine_for(math.inf, TWO_BLOCKS), 2)
+    assert n_searched[:2] == [starts.ALONE[0]] * 2
+    assert set(n_searched[2:]) == {starts.AGAIN}  # two factors cannot be regrouped
 
 
-def test_a_start_ends_where_it_has_settled(monkeypatch):
+def test_a_start_ends_where_it_has_nearly_converged(monkeypatch):
     engine, ends = engine_for(math.inf, np.random.default_rng(0).poisson(4.0, (40, 30))), []
-    for settled in (race_module.SETTLED, -1.0):
-        monkeypatch.setattr(race_module, "SETTLED", settled)
+    for limit in (starts.NEARLY_CONVERGED, -1.0):
+        monkeypatch.setattr(starts, "NEARLY_CONVERGED", limit)
         seen = []
         start = initialize(engine, 2, "nndsvd", as_random(0))
-        racer = _Racer(lambda problem: NativeEngine(problem, 1), engine, SimpleNamespace(show=seen.append))
-        _, reached = racer.advance(start, ALONE)
+        follower = _Follower(lambda one: NativeEngine(one, 1), engine, SimpleNamespace(show=seen.append))
+        _, reached = follower.advance(start, ALONE)
         ends.append((len(seen), reached))
     assert ends[0][0] < ends[1][0]
     assert ends[0][1] == pytest.approx(ends[1][1], rel=3e-5)

@@ -55,7 +55,7 @@ LOOSEST, LONGEST = 1e-5, 100  # least tolerance of other fits, and most iteratio
 N_NOISE = 3  # factors that are fitted to noise
 CLEARLY = 1.5  # times what noise gives: a larger loss is not noise
 MOST_RISE = 2.0  # how many times larger any weight of the other factors may become without a factor
-SETTLED = 0.002  # gain of an iteration, of that of a factor fitted to noise, below which a refit ends
+TINY = 0.002  # gain of an iteration, of that of a factor fitted to noise, below which a refit ends
 MOST_ITERATIONS = 60  # of such a refit
 BESIDE = 0.1  # part of the mean weight with which a factor begins that is to fit noise
 ARRAYS = ("loss", "from_noise", "deviance_percent", "seeds", "bootstrap")
@@ -320,7 +320,7 @@ class _Refits:
         known = structure_of(data, fit.settings, **dict(zip(KNOWN, fit.known_parts, strict=True)))
         start = Point(fit.loadings, fit.factors / fit.link.alpha)
         self = cls(fit, data, constraint_of(fit.settings, known), start, math.nan, *how)
-        at, loss = self.settled(data, start, self.constraint)
+        at, loss = self.refined(data, start, self.constraint)
         fit = replace(fit, loadings=at.loadings, factors=at.factors * fit.link.alpha)
         return replace(self, fit=fit, at=at, loss=loss)
 
@@ -332,7 +332,7 @@ class _Refits:
             np.insert(values, k, size * values.mean() * rng.uniform(0.1, 1.9, len(values)), axis=1)
             for values, size in ((less.loadings, 1.0), (less.factors, BESIDE))
         )
-        more, least = self.settled(counts, Point(*beside), self.constraint)
+        more, least = self.refined(counts, Point(*beside), self.constraint)
         return self.without(counts, more, k)[1] - least
 
     def possible_without(self, k: int) -> bool:
@@ -355,9 +355,9 @@ class _Refits:
         gone = np.outer(at.factors[:, k] * size[k], 1.0 / size[kept])
         largest = np.maximum(np.maximum(MOST_RISE * factors, factors.mean(axis=0)), gone)
         held = replace(own, lower=own.clip(factors), upper=own.clip(largest))
-        return self.settled(counts, Point(at.loadings[:, kept], factors), Constraint(loadings, held))
+        return self.refined(counts, Point(at.loadings[:, kept], factors), Constraint(loadings, held))
 
-    def settled(self, counts: Counts, start: Point, constraint: Constraint) -> tuple[Point, float]:
+    def refined(self, counts: Counts, start: Point, constraint: Constraint) -> tuple[Point, float]:
         """Return loadings and factors near convergence, within their bounds, and the loss."""
         exact, bounds = make_engine("auto", self.fit.problem(counts), self.n_jobs), constraint.loadings
         loadings, factors = lifted(exact.problem, start.loadings, start.factors)
@@ -366,7 +366,7 @@ class _Refits:
         loadings, _ = solve_side(near, "loadings", at.loadings, at.factors, bounds=bounds, tol=1e-5)
         at = replace(at, loadings=loadings)
         near = self.with_few_zeros(exact, at)
-        n_small, small = 0, SETTLED * 0.5 * (math.sqrt(counts.n_samples) + math.sqrt(counts.n_features)) ** 2
+        n_small, small = 0, TINY * 0.5 * (math.sqrt(counts.n_samples) + math.sqrt(counts.n_features)) ** 2
         for last in alternate(
             near,
             at.loadings,

@@ -199,7 +199,7 @@ def _check_possible(counts: Counts, known: Structure, settings: Settings) -> Non
 # ---------- where a fit starts of whose factors something is known
 
 BESIDE = 0.1  # part of the mean signal that a known factor has at first, beside free ones
-SETTLING = 5  # iterations with Poisson noise before others
+N_FIRST = 5  # iterations with Poisson noise before others
 FARTHEST = 5.0  # times that the loading of a set may be above or below that of a mean sample at first
 OUTSIDE = 1e-3  # part of that which features outside of a mask have at first, where they may have any
 
@@ -241,13 +241,13 @@ def _shares(problem: Problem, mask: NDArray[np.bool_]) -> Array:
     return ratio.clip(1.0 / FARTHEST, FARTHEST)
 
 
-def settled(
+def improved(
     make: Callable[[Problem], Engine], problem: Problem, pair: Point, constraint: Constraint
 ) -> Point:
     """Go some iterations with Poisson noise: with another, steps from a crude start may go too far."""
     zeros = None if problem.link.is_identity else quadratic(problem.link)
     engine, reached = make(replace(problem, noise=POISSON, zeros=zeros)), pair
-    for iteration in alternate(engine, pair.loadings, pair.factors, constraint=constraint, max_iter=SETTLING):
+    for iteration in alternate(engine, pair.loadings, pair.factors, constraint=constraint, max_iter=N_FIRST):
         here = iteration.on_host()
         reached = Point(here.loadings, here.factors)
     return reached

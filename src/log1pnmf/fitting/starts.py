@@ -36,7 +36,7 @@ from log1pnmf.model.problem import FREE, Constraint, Problem, Structure
 from log1pnmf.model.zeros import quadratic
 
 from .fit import Fit, arranged, scale_of, scaled
-from .fixed_factors import beside_known, numbers_of, settled, within
+from .fixed_factors import beside_known, improved, numbers_of, within
 from .runs import AdaptiveUpdate, Runs
 from .settings import GIVEN, INITS, Settings, constraint_of
 from .solver import Extrapolation, Point, Stopping, alternate, engine_at, finds_effects
@@ -318,14 +318,14 @@ def find_start(
     make, pair, name = partial(make_engine, settings.engine, **threads), None, "known"
     n_free = settings.n_components - (0 if known is None else known.n_known)
     if n_free and settings.init == "auto":
-        pair, name = race(engine, n_free, rng, make=make, number=number, after=after)
+        pair, name = search(engine, n_free, rng, make=make, number=number, after=after)
     elif n_free:
         pair, name = Point(*initialize(engine, n_free, settings.init, rng)), settings.init
     if known is not None:
         constraint = constraint_of(settings, known)
         pair = beside_known(engine.problem, known, pair, constraint, rng)
         if engine.problem.noise.name != "poisson":
-            pair = settled(make, engine.problem, pair, constraint)
+            pair = improved(make, engine.problem, pair, constraint)
     assert pair is not None
     return pair, name
 
@@ -416,9 +416,9 @@ def _balanced(loadings: Array, factors: Array) -> tuple[Array, Array]:
 
 # ---------- the start "auto"
 
-SMALLEST_RACED = 1.0
+SMALLEST_SEARCHED = 1.0
 """The smallest c at which starts are compared."""
-PER_FACTOR, MOST_RACED = (300, 450), 6000
+PER_FACTOR, MOST_SEARCHED = (300, 450), 6000
 """Samples on which starts are compared, for each factor and in all; others get loadings later. The second
 is for c = inf, where iterations are cheaper: an optimum of too few samples may not be one of all."""
 FEWEST = 1e-3
@@ -442,32 +442,32 @@ DRIFT = 3e-4
 """How much worse a perturbation may be, relative to the objective: few iterations do not show small gains."""
 FIRST_LOOK = 3
 """Iterations after which zeros are checked that were chosen for other loadings and factors."""
-RACED_ERRORS = 3e-4
+SEARCH_ERRORS = 3e-4
 """`zeros_tol` of the search."""
 HOPELESS = -1.2e-2
 """A guess of the gain, relative to the objective, below which a merge and split is not tried."""
-SETTLED = 1e-6
+NEARLY_CONVERGED = 1e-6
 """Two changes of the objective in a row that are smaller, relative to it, end the iterations from a start."""
 
 Make: TypeAlias = Callable[[Problem], Engine]
 """Makes the engine of a problem whose counts are in memory."""
 
 
-def race(
+def search(
     engine: Engine, n_components: int, rng: Random, *, make: Make, number: int = 0, after: float | None = None
 ) -> tuple[Point, str]:
     """Find a start for counts in memory."""
     first = "nndsvd" if number == 0 else "random"
     K, problem = n_components, engine.problem
-    if K == 1 or problem.link.c < SMALLEST_RACED:
+    if K == 1 or problem.link.c < SMALLEST_SEARCHED:
         name = "rank1" if K == 1 else first
         return Point(*initialize(engine, K, name, rng)), name
     exact = replace(problem, zeros=None, noise=POISSON, size_prior=None)
     identity = problem.link.is_identity
-    n_raced = min(MOST_RACED, max(1000, PER_FACTOR[identity] * K))
-    part, rows = problem.counts.part_in_memory(n_raced)
+    n_searched = min(MOST_SEARCHED, max(1000, PER_FACTOR[identity] * K))
+    part, rows = problem.counts.part_in_memory(n_searched)
     whole = len(rows) == problem.counts.n_samples
-    raced, features = exact, np.arange(problem.counts.n_features)
+    searched, features = exact, np.arange(problem.counts.n_features)
     if not whole:
         part = part.on_host()
         seen = np.diff(part.by_column.indptr)
@@ -475,29 +475,29 @@ def race(
         features = np.flatnonzero(common if common.sum() > K else seen >= 0)
         batches = None if problem.batches is None else problem.batches.of_samples(rows).of_features(features)
         part = Counts.from_any(part.to_scipy()[:, features])
-        raced = replace(exact, counts=part, size_factors=problem.size_factors[rows], batches=batches)
+        searched = replace(exact, counts=part, size_factors=problem.size_factors[rows], batches=batches)
     small = whole and part.nnz <= SMALL and K >= FEW
     names = (first, *["random"] * N_RANDOM[small])
     label = "searching for a start"
     display = nullcontext() if after is None else Progress(label, "iteration", after=after)
     with display as bar:
-        racer = _Racer(make, make(raced), bar)
+        follower = _Follower(make, make(searched), bar)
         ends: list[tuple[Point, float]] = []
         agree = False  # whether the lowest objectives are those of the same optimum
         while len(ends) < len(names) and not agree:
             if bar is not None:
                 bar.describe(f"{label} ({len(ends) + 1} of {len(names)})")
-            start = initialize(racer.engine, K, names[len(ends)], rng)
-            ends.append(racer.advance(start, ALONE[small]))
+            start = initialize(follower.engine, K, names[len(ends)], rng)
+            ends.append(follower.advance(start, ALONE[small]))
             best = min(range(len(ends)), key=lambda one: ends[one][1])
             least = ends[best][1]
             agree = sum(end - least <= AGREED * abs(least) for _, end in ends) == N_AGREEING[small]
         pair = ends[best][0]
         if not agree and (small or K == 2):  # two factors cannot be regrouped
-            pair, least = racer.moved(pair, least, rng)
+            pair, least = follower.moved(pair, least, rng)
         if small or not agree:
             most = max(MOST_REGROUPED[small], K if identity and not small else 0)
-            pair = racer.regrouped(pair, least, rng, most)
+            pair = follower.regrouped(pair, least, rng, most)
     if not whole:
         everyone = make(replace(exact, zeros=quadratic(problem.link)))
         factors = np.zeros((problem.counts.n_features, K))
@@ -507,13 +507,13 @@ def race(
     return Point(*adapt_start(problem, *ordered, rng)), names[best]
 
 
-class _Racer:
+class _Follower:
     """Follows the solver from one start after the other, with adaptive zeros, and improves where it leads."""
 
     def __init__(self, make: Make, exact: Engine, bar: Progress | None = None) -> None:
         self.make, self.exact, self.bar, self.n_seen = make, exact, bar, 0
         identity = exact.problem.link.is_identity
-        self.update = None if identity else AdaptiveUpdate(RACED_ERRORS, early=1.0)
+        self.update = None if identity else AdaptiveUpdate(SEARCH_ERRORS, early=1.0)
         self.engine = exact if self.update is None else make(self.update.begin(exact))
         self.effects = finds_effects(exact)
 
@@ -585,7 +585,7 @@ class _Racer:
             for last in iterations:
                 if self.bar is not None:
                     self.bar.show(self.n_seen + last.index)
-                n_small = n_small + 1 if last.relative_change <= SETTLED else 0
+                n_small = n_small + 1 if last.relative_change <= NEARLY_CONVERGED else 0
                 if n_small == 2:
                     break
             assert last is not None
