@@ -127,5 +127,5 @@ def _fit(settings: Settings, engine: Engine, start: tuple[Array, Array], sizes: 
     loadings = last.loadings * (engine.problem.size_factors / sizes)[:, None]
     shown = replace(last, loadings=loadings, size_factors=sizes)
     stopped: Stopped = "max_iter" if last.index == settings.max_iter else "converged"
-    run = Run(shown, history, stopped, (0.0, 0.0), start="given")
+    run = Run(shown, history.table(), stopped, (0.0, 0.0), start="given")
     return replace(run.as_fit(settings, engine.problem), kkt_residual=residual, messages=(message,))
