@@ -206,7 +206,7 @@ def select(
     sizes = given.get("size_factors", settings.size_factors)
     sizes = sizes if isinstance(sizes, str) else everything.size_factors(sizes)[rows]
     batch, notes = None if batches is None else batches.sample_names, list[str]()
-    if noise in ("auto", ["auto"]):
+    if "auto" in ([noise] if isinstance(noise, str) else noise):
         own = {"size_factors": data.size_factors(sizes), "batch": batch, "n_jobs": n_jobs}
         grid, notes = _chosen(grid, settings, data, **own)
     arrays = {"size_factors": [data.size_factors(sizes)], "batch": batches and [batches.labels]}
