@@ -301,8 +301,10 @@ def test_a_chunk_comes_back_as_it_was(sizes, largest, seed):
     for one in chunks:
         one.data[:] = np.where(rng.random(one.nnz) < 0.5, one.data, 1.0)
     packed, counts = kept(chunks)
+    held = packed.read(0).by_row.values[1:]  # keeps its memory from other chunks
     for index in (*range(len(counts)), 0):
         assert_same(packed.read(index), counts[index])
+    np.testing.assert_array_equal(held, counts[0].by_row.values[1:])
 
 
 @pytest.mark.parametrize("likelihood", ["chebyshev", "adaptive", "exact"])

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -380,6 +381,8 @@ class PackedChunks:
         # shape of each chunk, and of its six arrays: first byte, last byte, type in the file and in memory
         self._chunks: list[tuple[tuple[int, int], list[tuple[int, int, Any, Any]]]] = []
         self._lock = threading.Lock()
+        # memory of chunks that nobody has any more; the system would clear new memory first, for 6% of a pass
+        self._spare: list[list[bytearray]] = [[] for _ in range(6)]
 
     @classmethod
     def where_it_fits(
@@ -420,10 +423,16 @@ class PackedChunks:
         """Return a chunk."""
         assert self._file is not None
         shape, places = self._chunks[index]
-        arrays = [
-            self._file.read(begin, end).reshape(-1).view(packed).astype(wide, copy=False)
-            for begin, end, packed, wide in places
-        ]
+        arrays = []
+        for (begin, end, packed, wide), spare in zip(places, self._spare, strict=True):
+            found = self._file.read(begin, end).reshape(-1).view(packed)
+            memory = spare.pop() if spare else bytearray()
+            if len(memory) < len(found) * wide.itemsize:
+                memory = bytearray(len(found) * wide.itemsize)
+            array = np.ndarray(len(found), wide, memory)
+            weakref.finalize(array, spare.append, memory)
+            array[:] = found
+            arrays.append(array)
         return Counts(SparseRows(shape, *arrays[:3]), SparseRows(shape[::-1], *arrays[3:]))
 
 
