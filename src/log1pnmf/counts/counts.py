@@ -359,20 +359,17 @@ class Counts:
     @cached_property
     def log_factorial(self) -> float:
         """Sum over all entries of log(y!), the constant of the Poisson log-likelihood."""
-        often, sums, values = np.zeros(256, dtype=np.int64), [], self.by_row.values
-        for start in range(0, len(values), CHUNK):
-            piece = values[start : start + CHUNK]
-            small = np.minimum(piece, 255.0).astype(np.uint8)
-            other = small != piece
-            often += np.bincount(small, minlength=256)
-            often -= np.bincount(small[other], minlength=256)
-            sums.append(float(scipy.special.gammaln(piece[other].astype(np.float64) + 1.0).sum()))
-        return math.fsum([*sums, *(often * scipy.special.gammaln(np.arange(1.0, 257.0)))])
+        values, starts = self.by_row.values, range(0, len(self.by_row.values), CHUNK)
+        often = (np.unique(values[at : at + CHUNK], return_counts=True) for at in starts)
+        return math.fsum(
+            float(np.sum(n * scipy.special.gammaln(np.add(y, 1.0, dtype=np.float64)))) for y, n in often
+        )
 
     @cached_property
     def stirling(self) -> float:
         """Sum over the counts of log(y!) - y log(y) + y: what each costs at a mean of its own size."""
-        return math.fsum(float(stirling(piece).sum()) for piece in pieces(self.by_row.values))
+        often = (np.unique(piece, return_counts=True) for piece in pieces(self.by_row.values))
+        return math.fsum(float(np.sum(times * stirling(y))) for y, times in often)
 
     @cached_property
     def tally(self) -> Tally:

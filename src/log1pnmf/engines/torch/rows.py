@@ -20,7 +20,7 @@ import torch
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern, SparseRows, row_blocks
-from log1pnmf.counts.counts import Counts, Tally
+from log1pnmf.counts.counts import Counts, Tally, stirling
 from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import Side
 
@@ -92,6 +92,12 @@ class UploadedCounts(Counts):
         """Sum over all entries of log(y!)."""
         pieces = self.there.values.split(SORTED_ENTRIES)
         return math.fsum(float(torch.lgamma(piece.double() + 1.0).sum()) for piece in pieces)
+
+    @cached_property
+    def stirling(self) -> float:
+        """Sum over the counts of log(y!) - y log(y) + y."""
+        often = (torch.unique(piece, return_counts=True) for piece in self.there.values.split(SORTED_ENTRIES))
+        return math.fsum(float(np.sum(on_host(times) * stirling(on_host(y)))) for y, times in often)
 
     @cached_property
     def tally(self) -> Tally:
