@@ -13,7 +13,7 @@ from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts, stirling
 
 from .batches import Batches
-from .noise import NegativeBinomial, ShiftedLog, excess_constant
+from .noise import NegativeBinomial, ShiftedLog, excess_constant, log1p_ratio
 
 Array = NDArray[np.float64]
 
@@ -128,8 +128,10 @@ def score_entries(
 
 def _log_likelihood(y: Array, mean: Array, phi: Array) -> Array:
     """Of every entry, negative binomial or, with ``phi = 0``, Poisson."""
-    y, mean, phi, shape = y.ravel(), mean.ravel(), phi.ravel(), y.shape
-    return -(NegativeBinomial(phi).loss(y, mean) + stirling(y) + excess_constant(y, phi)).reshape(shape)
+    found, some = -mean * log1p_ratio(phi * mean), y > 0  # zeros; the others cost more
+    y, mean, phi = y[some], mean[some], phi[some]
+    found[some] = -(NegativeBinomial(phi).loss(y, mean) + stirling(y) + excess_constant(y, phi))
+    return found
 
 
 def _poisson(rates: Rates, counts: Counts, beside: Background, *, scale: float) -> Array:
