@@ -34,6 +34,7 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 from log1pnmf import dominant_factor, fit_log1p_nmf
 from log1pnmf.analysis import diagnose, heldout_log_likelihood, match_factors
 from log1pnmf.counts import Counts, split_counts, training_size_factors
+from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.model.dispersion import update_dispersions
 from log1pnmf.model.noise import NegativeBinomial
@@ -83,7 +84,8 @@ class Part:
     def dispersed(self, fit: Fit) -> NegativeBinomial:
         """Return dispersions found for the means of a fit."""
         at = fit.loadings, fit.factors / fit.link.alpha
-        return update_dispersions(Problem(self.train, fit.size_factors, fit.link), *at)[0]
+        means = make_engine("native", Problem(self.train, fit.size_factors, fit.link), 1).mean_spectrum(*at)
+        return update_dispersions(self.train, at[1], means)[0]
 
     def scored(self, fit: Fit, dispersion: Any = None) -> Any:
         """Score held-out counts by sample, perhaps with other dispersions."""

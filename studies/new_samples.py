@@ -37,6 +37,7 @@ from scipy.optimize import linear_sum_assignment
 from log1pnmf import Fit, datasets, fit_log1p_nmf
 from log1pnmf.counts import Counts, split_counts
 from log1pnmf.counts.features import select_features
+from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.new_samples import NewSamples, new_size_factors, project
 from log1pnmf.model.dispersion import update_dispersions
 from log1pnmf.model.noise import NegativeBinomial
@@ -81,7 +82,8 @@ def dispersion_without(fit: Fit, counts: Counts, given: Any, scored: Any) -> Arr
     found = project(fit, some, prior=0.0, shared=True, n_jobs=1)
     factors = fit.factors[scored] / fit.link.alpha
     problem = Problem(others, found.size_factors, fit.link, noise=NegativeBinomial(fit.dispersion[scored]))
-    return update_dispersions(problem, found.loadings, factors)[0].dispersion
+    means = make_engine("native", problem, 1).mean_spectrum(found.loadings, factors)
+    return update_dispersions(others, factors, means)[0].dispersion
 
 
 def predicted(name: str, noise: str, c: float, seed: int) -> list[str]:

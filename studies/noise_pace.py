@@ -73,7 +73,7 @@ def prepared(problem: Problem, at: Point) -> tuple[dict[str, Any], Callable[[], 
 def dispersions(engine: NativeEngine, at: Point) -> None:
     """Find the dispersions for the first time."""
     means = engine.mean_spectrum(at.loadings, at.factors)
-    update_dispersions(engine.problem, at.loadings, at.factors, spectrum=means)
+    update_dispersions(engine.problem.counts, at.factors, means)
 
 
 def measure(folder: Folder, data: str = "pbmc", n_components: int = 6) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine, HalfStep
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.model.noise import LARGEST_ETA, POISSON, SMALLEST_ETA, NegativeBinomial, Noise, ShiftedLog
-from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss
+from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss, exposure_of
 from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
 from log1pnmf.model.zeros import MOST_BEND, AdaptiveZeros, EntryZeros, ZeroSurvey, quadratic
 
@@ -55,6 +55,9 @@ class ReferenceEngine(Engine):
             loss += row.loss(start[i])
             gradient[i] = row.gradient(start[i])
         return loss, gradient
+
+    def mean_spectrum(self, loadings, factors):
+        return AllMeans(self.problem, loadings, factors)
 
     def takes_quartics(self, n_components):
         return True
@@ -108,6 +111,24 @@ class ReferenceEngine(Engine):
             t, noise, zeros = _exposure_of(side, i), _noise_of_row(side, i), _zeros_of_row(side, i)
             box = _Box(lower[i], upper[i], penalty[i])
             yield _Row(y, t, design, box, self.problem, noise, zeros)
+
+
+class AllMeans:
+    """What `MeanSpectrum` condenses: the means of all entries."""
+
+    def __init__(self, problem, loadings, factors):
+        self.means = exposure_of(problem, slice(None)) * problem.link.em(loadings @ factors.T)
+        self.y = problem.counts.on_host().to_scipy().toarray().astype(np.float64)
+        self.n_free = np.full(1, float(np.count_nonzero(loadings)))
+
+    def sums(self, phi, which):
+        x, y = phi * self.means[:, which], self.y[:, which]
+        log, part = np.log1p(x), x / (1.0 + x)
+        weighed = y * log, y * part, y * part * (1.0 - part)
+        return [[one.sum(axis=0) for one in terms] for terms in ((log, part, part**2), weighed)]
+
+    def adopt(self, array):
+        return array
 
 
 def example(c, kind=None, n_components=3, *, n=9, m=60, seed=0, wide=False):

@@ -1,6 +1,7 @@
 """Negative binomial noise: against SciPy, mpmath and finite differences, its limits, and fits with it."""
 
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -119,24 +120,21 @@ def test_ugly_corners_are_numbers(y, eta, t, phi, c):
 def test_a_loading_at_zero_can_leave_it():
     """With the Fisher information as curvature it could not: that of a zero count has no bound there."""
     y = np.array([[0, 0, 0, 6, 5, 7], [8, 0, 6, 0, 0, 0]])
-    problem = Problem(
-        Counts.from_any(y), np.ones(2), ShiftedLog(math.inf), noise=NegativeBinomial(np.full(6, 0.3))
-    )
+    noise = NegativeBinomial(np.full(6, 0.3))
+    problem = Problem(Counts.from_any(y), np.ones(2), ShiftedLog(math.inf), noise=noise)
     factors = np.array([[1.0, 0], [1.0, 0], [1.0, 0], [0.5, 1.0], [0.5, 1.0], [0.5, 1.0]])
     start = np.array([[1.0, 0.0], [2.0, 1.0]])
-    engine = ReferenceEngine(problem)
     for _ in range(20):
-        start = engine.half_step(problem.loadings_side, start, factors).values
+        start = ReferenceEngine(problem).half_step(problem.loadings_side, start, factors).values
     assert start[0, 1] > 1.0
 
 
 def test_the_cost_of_the_dispersions_is_in_the_objective_and_not_in_the_loss():
     problem, _, loadings, factors = example(1.0, dispersion=np.exp(np.linspace(-2.0, 1.0, 7)))
     prior = Prior(np.zeros(7), 0.5, np.zeros(7), np.ones(7))
-    noise = NegativeBinomial(problem.noise.dispersion, prior)
-    costly = Problem(problem.counts, problem.size_factors, problem.link, noise=noise)
-    (free,) = alternate(ReferenceEngine(problem), loadings, factors, max_iter=0)
-    (paid,) = alternate(ReferenceEngine(costly), loadings, factors, max_iter=0)
-    assert noise.cost == pytest.approx(2.0 * np.sum(np.linspace(-2.0, 1.0, 7) ** 2))
+    costly = replace(problem, noise=NegativeBinomial(problem.noise.dispersion, prior))
+    at = loadings, factors
+    free, paid = (next(alternate(ReferenceEngine(one), *at, max_iter=0)) for one in (problem, costly))
+    assert costly.noise.cost == pytest.approx(2.0 * np.sum(np.linspace(-2.0, 1.0, 7) ** 2))
     assert paid.loss == free.loss
-    assert paid.objective == free.objective + noise.cost
+    assert paid.objective == free.objective + costly.noise.cost

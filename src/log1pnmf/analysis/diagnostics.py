@@ -23,6 +23,7 @@ from log1pnmf._common.checks import check_choice, plural, shown
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts, stirling
 from log1pnmf.counts.passes import parts_of, source_of
+from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import as_fit, fit_and_counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import counts_of, new_batches, new_samples
@@ -442,7 +443,8 @@ def _trend(fit: Fit, counts: Counts, rows: Indices) -> dict[str, Any]:
     batches = None if fit.batches is None else fit.batches.of_samples(rows)
     problem = Problem(counts, fit.size_factors[rows], fit.link, batches=batches)
     at = fit.loadings[rows], fit.factors / fit.link.alpha
-    prior = update_dispersions(problem, *at, before=NegativeBinomial(fit.dispersion))[0].prior
+    means = make_engine("native", problem, 1).mean_spectrum(*at)
+    prior = update_dispersions(counts, at[1], means, before=NegativeBinomial(fit.dispersion))[0].prior
     assert prior is not None  # it was just found
     return {"trend": np.exp(prior.centre), "trend_spread": prior.spread}
 

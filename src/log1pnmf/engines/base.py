@@ -148,9 +148,9 @@ class Engine:
     ) -> tuple[float, float]:
         raise NotImplementedError
 
-    def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum | None:
-        """Condense the means, for dispersions; None where all of them may as well be evaluated."""
-        return None
+    def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum:
+        """Condense the means, for dispersions."""
+        raise NotImplementedError
 
     def batch_sums(self, loadings: Any, factors: Any) -> Array:
         """Return the sum of the means of every feature in each batch, were its effects 1; batches x features.

@@ -17,7 +17,7 @@ from log1pnmf._common.checks import check_choice
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.model.batch_effects import newton_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.dispersion import FEWEST_SAMPLES, N_BINS, MeanSpectrum
+from log1pnmf.model.dispersion import N_BINS, MeanSpectrum
 from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
 from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey, surveyed_every
@@ -183,10 +183,8 @@ class NativeEngine(Engine):
         _core.zero_errors(*where, every, zeros.quadratics, signed, absolute, self.n_threads)
         return float(signed.sum()), float(absolute.sum())
 
-    def mean_spectrum(self, loadings: Array, factors: Array) -> MeanSpectrum | None:
+    def mean_spectrum(self, loadings: Array, factors: Array) -> MeanSpectrum:
         """Condense the means; see `Engine.mean_spectrum`."""
-        if len(loadings) < FEWEST_SAMPLES:
-            return None
         spectrum = MeanSpectrum.zeros(MeanSpectrum.low_for(self.problem.counts.tally))
         self.add_spectrum(loadings, factors, into=spectrum)
         return spectrum

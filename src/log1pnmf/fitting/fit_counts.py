@@ -222,7 +222,8 @@ def choose_noise(asked: Settings, counts: Counts, **given: Any) -> tuple[Setting
     found = _quick_fit(train, asked.with_noise("poisson"), given)
     kind: Any = asked.dispersion if asked.dispersion in get_args(DispersionKind) else "feature"
     means, point = found.rates, (found.loadings, found.factors / found.link.alpha)
-    dispersions, _ = update_dispersions(found.problem(train), *point, kind=kind)
+    spectrum = make_engine("native", found.problem(train), given["n_jobs"]).mean_spectrum(*point)
+    dispersions, _ = update_dispersions(train, point[1], spectrum, kind=kind)
     dispersed = replace(means, dispersion=dispersions.dispersion)
     poisson, nb = (score_parts(one, train, test, test_fraction=TEST_FRACTION) for one in (means, dispersed))
     gain, deviation = _gain(nb, poisson)

@@ -109,7 +109,9 @@ def _solved(fit: Fit, counts: Counts, n_jobs: int | None) -> tuple[Any, Array]:
             problem = replace(problem, batches=replace(batches, effects=effects))
         if isinstance(problem.noise, NegativeBinomial):
             before = problem.noise if problem.noise.prior is not None else None
-            problem = replace(problem, noise=update_dispersions(problem, loadings, factors, before=before)[0])
+            means = engine.with_problem(problem).mean_spectrum(loadings, factors)
+            noise, _ = update_dispersions(counts, factors, means, before=before)
+            problem = replace(problem, noise=noise)
     if not converged:
         warn("factors of some added features have not converged", convergence_warning())
     return problem, factors

@@ -164,8 +164,8 @@ explain what the factors do not explain yet, and fits would end in poor optima. 
 would follow the scatter of the largest counts, and stay there."""
 
 LAST_PRIOR = 200
-"""Iterations after which dispersions keep their prior, which depends on the number of factors that a feature
-has: the two can follow each other in a circle for ever."""
+"""Iterations after which dispersions keep their prior, at most half of all: it depends on the number of
+factors that a feature has, and where there are too many the two follow each other for long."""
 
 FIRST_SIZES = 3  # iterations with the first size factors
 
@@ -184,6 +184,7 @@ class ParameterUpdate:
     sizes: Constraint | None  # of the fit, where size factors are fitted
     dispersion: DispersionKind | None  # where dispersions are fitted
     effects: bool  # whether there are batches
+    last_prior: int = LAST_PRIOR  # iteration from which on dispersions keep their prior
 
     def __call__(self, engine: Engine, at: Point, loss: float, *, index: int, final: bool) -> Update | None:
         """Return an update of the problem, None where the old one will do."""
@@ -231,10 +232,10 @@ class ParameterUpdate:
             return None
         if noise.prior is None and index < FIRST_DISPERSIONS and not final:
             return None
-        exact, point = engine.with_problem(replace(problem, zeros=None)), (at.loadings, at.factors)
-        means = exact.mean_spectrum(*point)
-        how: Any = {"kind": self.dispersion, "before": noise, "spectrum": means}
-        new, gain = update_dispersions(problem, *point, **how, keep_prior=index >= LAST_PRIOR)
+        means = engine.with_problem(replace(problem, zeros=None)).mean_spectrum(at.loadings, at.factors)
+        how: Any = {"kind": self.dispersion, "before": noise, "slight": self.tol}
+        how["keep_prior"] = index >= self.last_prior
+        new, gain = update_dispersions(problem.counts, at.factors, means, **how)
         return Update(replace(problem, noise=new), gain)
 
     def _effects(self, engine: Engine, at: Point, *, index: int, final: bool) -> Update | None:
@@ -352,7 +353,8 @@ class Runs:
         update: Any = zeros
         if not (sizes is None and dispersion is None and problem.batches is None):
             effects = problem.batches is not None
-            update = ParameterUpdate(settings.tol, zeros, sizes, dispersion, effects)
+            last_prior = min(LAST_PRIOR, settings.max_iter // 2)
+            update = ParameterUpdate(settings.tol, zeros, sizes, dispersion, effects, last_prior)
         first = self.engine if zeros is None else self.engine.with_problem(zeros.begin(self.engine))
         self.__dict__.update(update=update, first=first)
 

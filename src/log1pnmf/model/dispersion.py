@@ -6,8 +6,8 @@ fixed, `update_dispersions` never raises
 
     ``negative log-likelihood + sum over features of ((theta - centre) / spread)**2 / 2 - correction``,
 
-of which the sum is the noise's `cost`. All entries count, zeros included: they are computed in blocks, or
-their means are given in a condensed form (`MeanSpectrum`).
+of which the sum is the noise's `cost`. All entries count, zeros included: their means are given in a
+condensed form (`MeanSpectrum`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from numpy.polynomial.chebyshev import chebpts1
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import LARGE, Counts, Tally
 
 from .noise import (
@@ -37,8 +36,6 @@ from .noise import (
     log1p_ratio,
     prior_of,
 )
-from .objective import BLOCK_BYTES
-from .problem import Problem
 
 Array = NDArray[np.float64]
 Which = NDArray[np.intp]
@@ -50,7 +47,7 @@ LOWEST, HIGHEST = 1e-8, 1e3
 FEWEST_COUNTS = 10.0  # features with fewer counts get the dispersion of the trend
 FIRST_DISPERSION = math.exp(VAGUE_CENTRE)  # what fits begin with
 FIRST_ROUNDS = 2  # how often prior and dispersions are found from each other, if nothing is known
-CONDENSED_ROUNDS = 10  # the same later on, where means are condensed, and a round costs little
+LATER_ROUNDS = 10  # the same later on, at most
 # Difference of log-likelihoods per non-zero count that is not worth another prior. Where counts are Poisson,
 # trend and dispersions would follow each other towards zero for ever.
 SLIGHT = 1e-6
@@ -62,24 +59,23 @@ LONGEST_STEP, PRECISION, MOST_STEPS = 4.0, 1e-4, 50
 
 
 def update_dispersions(
-    model: Problem,
-    loadings: Array,
+    counts: Counts,
     factors: Array,
+    means: MeanSpectrum,
     *,
     kind: DispersionKind = "feature",
     before: NegativeBinomial | None = None,
     keep_prior: bool = False,
-    spectrum: MeanSpectrum | None = None,
+    slight: float = SLIGHT,
 ) -> tuple[NegativeBinomial, float]:
-    """Find the dispersions for the means that loadings and factors give."""
-    means = AllMeans(model, loadings, factors) if spectrum is None else spectrum
-    find, known = _Search(Likelihood(model.counts, factors, means), kind), None
-    theta = np.full(model.counts.n_features, VAGUE_CENTRE)
+    """Find the dispersions for these means."""
+    find, known = _Search(Likelihood(counts, factors, means), kind, slight), None
+    theta = np.full(counts.n_features, VAGUE_CENTRE)
     if before is not None:
         theta, known = np.log(np.clip(before.dispersion, LOWEST, HIGHEST)), before.prior
     prior = find.first_prior(theta) if known is None else known
     theta, at, gain = find(theta, prior)
-    later = 0 if keep_prior else 1 if spectrum is None else CONDENSED_ROUNDS
+    later = 0 if keep_prior else LATER_ROUNDS
     for _ in range(FIRST_ROUNDS if known is None else later):
         new = find.next_prior(theta, at, prior)
         if known is not None and new.is_near(prior):
@@ -94,8 +90,8 @@ def update_dispersions(
 class _Search:
     """Finds dispersions for a prior, and the next prior for dispersions."""
 
-    def __init__(self, likelihood: Likelihood, kind: DispersionKind) -> None:
-        self.likelihood, self.shared = likelihood, kind == "shared"
+    def __init__(self, likelihood: Likelihood, kind: DispersionKind, slight: float) -> None:
+        self.likelihood, self.shared, self.slight = likelihood, kind == "shared", max(slight, SLIGHT)
         counts = likelihood.counts
         totals = counts.by_column.row_sums()
         self.log_means = np.log(np.maximum(totals, 1.0) / counts.n_samples)
@@ -127,7 +123,7 @@ class _Search:
         """Return whether the likelihoods of two results are nearly the same."""
         some = slice(None) if self.shared else self.some
         one, other = (at.value - prior.of(some).at(theta[some]).value for theta, at, prior in found)
-        return bool(np.abs(one - other).sum() <= SLIGHT * self.likelihood.counts.nnz)
+        return bool(np.abs(one - other).sum() <= self.slight * self.likelihood.counts.nnz)
 
     def first_prior(self, theta: Array) -> Prior:
         """Return the prior with which the search begins."""
@@ -177,11 +173,11 @@ def _minimised(function: Callable[[Array, Which], Expansion], start: Array) -> t
 
 @dataclass(frozen=True, eq=False)
 class Likelihood:
-    """Likelihood of dispersions, whatever form the means have; freedom of the fit."""
+    """Likelihood of dispersions; freedom of the fit."""
 
     counts: Counts
     factors: Array
-    means: MeanSpectrum | AllMeans
+    means: MeanSpectrum
 
     def __call__(self, theta: Array, which: Which) -> Expansion:
         """Return ``sum of (y + r) log(1 + phi mean) - A(y)`` of some features, and derivatives in theta.
@@ -234,51 +230,6 @@ class Likelihood:
         return sparse.csr_array((tally.times, entries, tally.indptr), shape=(len(self.factors), len(entries)))
 
 
-@dataclass(frozen=True, eq=False)
-class AllMeans:
-    """Means of loadings and factors, all of them, in blocks; the same methods as `MeanSpectrum`."""
-
-    model: Problem
-    loadings: Array
-    factors: Array
-
-    def sums(self, phi: Array, which: Which) -> tuple[Array, Array]:
-        """See `MeanSpectrum.sums`."""
-        sums = np.zeros((6, len(which)))
-        for block in dense_blocks((len(which), len(self.loadings)), BLOCK_BYTES / (8 * 6)):
-            x = self._x(phi[block], which[block])
-            log, part = np.log1p(x), x / (1.0 + x)
-            rows = self._counts[which[block]]
-            m, y = rows.shape[0], rows.data.astype(np.float64)
-            feature = np.repeat(np.arange(m), np.diff(rows.indptr))
-            own = part[feature, rows.indices]
-            weighed = y * log[feature, rows.indices], y * own, y * own * (1.0 - own)
-            sums[:3, block] = log.sum(axis=1), part.sum(axis=1), np.einsum("ij,ij->i", part, part)
-            sums[3:, block] = [np.bincount(feature, one, m) for one in weighed]
-        return sums[:3], sums[3:]
-
-    @property
-    def n_free(self) -> Array:
-        """Number of loadings that are not zero."""
-        return np.full(1, float(np.count_nonzero(self.loadings)))
-
-    def adopt(self, array: Array) -> Any:
-        """Return the array as it is."""
-        return array
-
-    def _x(self, phi: Array, which: Any) -> Array:
-        """``phi`` times the means of all samples, features as rows."""
-        link, exposure, batches = self.model.link, self.model.exposure, self.model.batches
-        if batches is not None:
-            exposure = exposure * batches.effects[:, which].T[:, batches.labels]
-        return phi[:, None] * exposure * link.em(self.factors[which] @ self.loadings.T)
-
-    @cached_property
-    def _counts(self) -> sparse.csr_array:
-        """Counts, features as rows."""
-        return self.model.counts.on_host().by_column.to_scipy()
-
-
 def _gammas(y: Array, phi: Array, feature: Which) -> tuple[Array, Array, Array]:
     """Return ``A = log(gamma(y + r) / gamma(r)) + y log(phi)``, 0 at ``phi = 0``, and derivatives in theta.
 
@@ -305,7 +256,6 @@ POWERS, N_BINS = 8, 22
 # that are less than the largest count by more than ``exp(17)`` are too small to matter for a
 # dispersion.
 ABOVE = 5.0
-FEWEST_SAMPLES = 1000  # with fewer, evaluating all means costs no more
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import torch
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.engines.base import Engine, HalfStep, PairSide
-from log1pnmf.model.dispersion import FEWEST_SAMPLES, MeanSpectrum
+from log1pnmf.model.dispersion import MeanSpectrum
 from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import NON_NEGATIVE, Bounds, Problem, Side
 from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey, surveyed_every
@@ -172,10 +172,8 @@ class TorchEngine(Engine):
         noise = Noise(dispersion, self.problem.link.is_identity)
         return Zeros(self._rows(side), self._keep(side), self.adopt(loadings), self.adopt(factors), noise)
 
-    def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum | None:
+    def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum:
         """Condense the means; see `Engine.mean_spectrum`."""
-        if len(loadings) < FEWEST_SAMPLES:
-            return None
         return self._zeros(loadings, factors).spectrum(MeanSpectrum.low_for(self.problem.counts.tally))
 
     def batch_sums(self, loadings: Any, factors: Any) -> np.ndarray:
