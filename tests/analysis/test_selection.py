@@ -375,8 +375,8 @@ def test_both_kinds_are_in_one_table_and_the_data_choose(both):
     assert selection.best == selection.judgement.setting == Setting(np.inf, 2, 0.0, "nb")
     assert "noise = nb predicts held-out counts best; noise = poisson is" in str(selection)
     assert Log1pNMF(**selection.one_se.parameters).noise == "nb"
-    for dispersion, noise, auto in ((0.0, "poisson", "auto"), (0.5, "nb", ("auto",))):  # chosen first
-        default = select(drawn(dispersion), [1, 2, 3], np.inf, **NOISE | {"noise": auto})
+    for phi, noise, auto in ((0.0, "poisson", "auto"), (0.5, "nb", ("auto",))):  # noise is chosen first
+        default = select(drawn(phi), [1, 2, 3], np.inf, **NOISE | {"noise": auto})
         assert default.judgement.setting == Setting(np.inf, 2, 0.0, noise)
         assert default.judgement.reasons[-1].startswith("noise='auto' chose")
     again = Selection.load(path)
