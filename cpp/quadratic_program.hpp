@@ -1,6 +1,6 @@
 // min g'(x - b) + (x - b)'H(x - b)/2 over lower <= x <= upper, for a K x K positive semi-definite
-// H. A Cholesky solve with the bounds that are active at b is tried first: near the optimum of a
-// fit these rarely change. Coordinates that it takes out of their bounds are put there, and the
+// H. A direct solve with the bounds that are active at b is tried first: near the optimum of a fit
+// these rarely change. Coordinates that it takes out of their bounds are put there, and the
 // others solved again. Otherwise coordinate descent finds the active bounds, and a solve on the
 // free coordinates finishes: neither alone is both quick on ill-conditioned H and safe at the
 // bounds. Where both bounds are equal, b has to be there, and stays.
@@ -15,6 +15,8 @@
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
+constexpr int padded_width(int K) { return K / kLanes * kLanes + kLanes; }  // more than K
+
 // N: the number of components where it is known when compiling, else 0; short loops of a known
 // length are quicker.
 template <int N>
@@ -23,8 +25,8 @@ struct ProgramSolver {
   const double* H;
   const Box& box;
   double *x, *q;                    // the point, and its slopes g + H (x - b)
-  double *inverse, *move, *factor;  // scratch: K, K and K x K
-  int* free;                        // K
+  double *inverse, *move, *matrix;  // scratch: K, K and K x padded_width(K)
+  int* free;                        // K, with room for a vector
 
   // See QuadraticProgram::solve.
   double solve(const double* g, const double* b, double& curvature) {
@@ -53,7 +55,7 @@ struct ProgramSolver {
     const double delta = to - x[k];
     x[k] = to;
     const double* column = H + Index{k} * K();
-    for (int l = 0; l < K(); ++l) q[l] += delta * column[l];
+    for (int l = 0; l < K(); l += kLanes) store(q + l, load(q + l) + delta * load(column + l));
   }
 
   // From wherever x is.
@@ -95,12 +97,11 @@ struct ProgramSolver {
     int n = 0;
     for (int k = 0; k < K(); ++k) {
       const bool low = x[k] <= box.lower[k], high = x[k] >= box.upper[k];
-      if (!((low && (high || q[k] >= 0.0)) || (high && q[k] <= 0.0))) free[n++] = k;
+      free[n] = k;  // no branch, which nobody could predict
+      n += !((low & (high | (q[k] >= 0.0))) | (high & (q[k] <= 0.0)));
     }
     for (int round = 0; round < kMaxSolves; ++round) {
-      for (int i = 0; i < n; ++i)
-        if (!factor_column(free[i], i)) return false;
-      solve_free(n);
+      if (!solve_free(n)) return false;
       int left = 0;
       for (int i = 0; i < n; ++i) {
         const int k = free[i];
@@ -118,18 +119,31 @@ struct ProgramSolver {
     return false;
   }
 
-  // The move of the first n free coordinates, whose factor is known, to where their slopes vanish.
-  void solve_free(int n) {
+  // The move of the n free coordinates to where their slopes vanish, by Gauss-Jordan elimination;
+  // column n has the slopes. One that depends on others does not move, and the result is false.
+  bool solve_free(int n) {
+    const int width = padded_width(n);
     for (int i = 0; i < n; ++i) {
-      double sum = -q[free[i]];
-      for (int j = 0; j < i; ++j) sum -= factor[i * K() + j] * move[j];
-      move[i] = sum * factor[i * K() + i];
+      double* row = matrix + i * width;
+      for (int c = 0; c < n; c += kLanes)
+        store(row + c, load_at(H + Index{free[i]} * K(), load_as<VecI32>(free + c)));
+      row[n] = -q[free[i]];
     }
-    for (int i = n - 1; i >= 0; --i) {
-      double sum = move[i];
-      for (int j = i + 1; j < n; ++j) sum -= factor[j * K() + i] * move[j];
-      move[i] = sum * factor[i * K() + i];
+    bool all = true;
+    for (int i = 0; i < n; ++i) {
+      const double* pivot = matrix + i * width;
+      const bool usable = pivot[i] > 1e-13 * H[Index{free[i]} * (K() + 1)] + kTiny;
+      all &= usable;
+      move[i] = usable ? 1.0 / pivot[i] : 0.0;
+      for (int r = 0; r < n; ++r) {
+        double* row = matrix + r * width;
+        const Vec times = splat(r == i ? 0.0 : row[i] * move[i]);
+        for (int c = i / kLanes * kLanes; c < width; c += kLanes)  // zeros come before
+          store(row + c, load(row + c) - times * load(pivot + c));
+      }
     }
+    for (int i = 0; i < n; ++i) move[i] *= matrix[i * width + n];
+    return all;
   }
 
   // Newton on the coordinates away from the bounds, as far as the bounds allow. True if the whole
@@ -137,7 +151,7 @@ struct ProgramSolver {
   bool subspace_step() {
     int n = 0, blocking = -1;
     for (int k = 0; k < K(); ++k)
-      if (x[k] > box.lower[k] && x[k] < box.upper[k] && factor_column(k, n)) free[n++] = k;
+      if (x[k] > box.lower[k] && x[k] < box.upper[k]) free[n++] = k;
     solve_free(n);
     const auto bound = [&](int i) { return (move[i] < 0.0 ? box.lower : box.upper)[free[i]]; };
     double reach = 1.0;
@@ -150,52 +164,35 @@ struct ProgramSolver {
     return blocking < 0;
   }
 
-  // Row n of the Cholesky factor of H over the free coordinates, its diagonal inverted; false where
-  // coordinate k depends on those already there.
-  bool factor_column(int k, int n) {
-    double* row = factor + Index{n} * K();
-    double diagonal = H[Index{k} * K() + k];
-    const double smallest = 1e-13 * diagonal + kTiny;
-    for (int i = 0; i < n; ++i) {
-      double sum = H[Index{k} * K() + free[i]];
-      const double* other = factor + Index{i} * K();
-      for (int j = 0; j < i; ++j) sum -= row[j] * other[j];
-      row[i] = sum * other[i];
-      diagonal -= row[i] * row[i];
-    }
-    if (!(diagonal > smallest)) return false;
-    row[n] = 1.0 / std::sqrt(diagonal);
-    return true;
-  }
-
   // After a full subspace step only the coordinates on the bounds can still want to move.
   bool optimal() const {
-    for (int k = 0; k < K(); ++k)
-      if (box.lower[k] != box.upper[k] &&
-          ((x[k] <= box.lower[k] && q[k] < 0.0) || (x[k] >= box.upper[k] && q[k] > 0.0)))
-        return false;
-    return true;
+    bool wants = false;
+    for (int k = 0; k < K(); ++k) {
+      const bool up = (x[k] <= box.lower[k]) & (q[k] < 0.0);
+      wants |= (box.lower[k] != box.upper[k]) & (up | ((x[k] >= box.upper[k]) & (q[k] > 0.0)));
+    }
+    return !wants;
   }
 };
 
 class QuadraticProgram {
  public:
   explicit QuadraticProgram(int K)
-      : K_(K), q_(K), inverse_(K), move_(K), factor_(Index{K} * K), free_(K) {}
+      : K_(K), q_(K), inverse_(K), move_(K), matrix_(K * padded_width(K)), free_(K + kLanes) {}
 
   // x holds the solution; curvature is (x-b)'H(x-b); the return value is the decrease of the
   // quadratic, >= 0.
   double solve(const double* H, const double* g, const double* b, const Box& box, double* x,
                double& curvature) {
     return with_constant<8>(K_, [&](auto n) {
-      ProgramSolver<n> solver{K_, H, box, x, q_, inverse_, move_, factor_, free_.data()};
+      ProgramSolver<n> solver{K_, H, box, x, q_, inverse_, move_, matrix_, free_.data()};
       return solver.solve(g, b, curvature);
     });
   }
 
  private:
   int K_;
-  Buffer q_, inverse_, move_, factor_;
+  Buffer q_, inverse_, move_, matrix_;
   std::vector<int> free_;
 };
 

@@ -84,28 +84,27 @@ class Accumulator {
         even_(row(K) + kLanes), h_(lanes_), g_(lanes_ + row(K) * kLanes) {}
 
   void reset(bool with_hessian) {
-    if (with_hessian) std::memset(h_, 0, sizeof(double) * row(K_) * kLanes);
+    first_ = first_hessian_ = true;
     if (with_hessian) std::memset(even_, 0, sizeof(double) * row(K_));
-    std::memset(g_, 0, sizeof(double) * K_ * kLanes);
   }
 
   void add_block(const double* X, Index stride, int padded, const double* residual,
                  const double* weight) {
-    if constexpr (kTile == 4) {  // the sums of up to six components fit into the registers
-      if (K_ == 5) return diagonal_tile<5>(X, stride, padded, residual, weight, 0);
-      if (K_ == 6) return diagonal_tile<6>(X, stride, padded, residual, weight, 0);
-    }
-    for (int i = 0; i < K_; i += kTile)
-      with_constant<kTile>(std::min(kTile, K_ - i), [&](auto n) {
+    // the sums of up to six components fit into 32 registers
+    const int tile = kTile == 4 && K_ <= 6 ? K_ : kTile;
+    for (int i = 0; i < K_; i += tile)
+      with_constant<kTile == 4 ? 6 : kTile>(std::min(tile, K_ - i), [&](auto n) {
         diagonal_tile<n>(X, stride, padded, residual, weight, i);
         for (int j = 0; j < i; j += kTile) below_tile<n>(X, stride, padded, weight, i, j);
       });
+    first_ = first_hessian_ = false;
   }
 
   void add_gradient(const double* X, Index stride, int padded, const double* residual) {
     for (int i = 0; i < K_; i += kSlopes)
       with_constant<kSlopes>(std::min(kSlopes, K_ - i),
                              [&](auto n) { slopes<n>(X, stride, padded, residual, i); });
+    first_ = false;
   }
 
   // To H, of all stretches with their weights.
@@ -115,6 +114,8 @@ class Accumulator {
 
   void finish(double* H, double* g, bool with_hessian) {
     const Index slopes = row(K_);
+    if (first_hessian_ && with_hessian) std::memset(h_, 0, sizeof(double) * slopes * kLanes);
+    if (first_) std::memset(g_, 0, sizeof(double) * K_ * kLanes);
     for (Index n = with_hessian ? 0 : slopes; n < slopes + K_; n += kLanes)
       store(sums_ + n, horizontal_sums(lanes_ + n * kLanes));
     std::copy_n(sums_ + slopes, K_, g);
@@ -136,7 +137,7 @@ class Accumulator {
       const Vec r = load(residual + e);
       REPEAT (a, R) g[a] += r * load(x0 + a * stride + e);
     }
-    REPEAT (a, R) add(g_ + (i + a) * kLanes, g[a]);
+    REPEAT (a, R) add(g_ + (i + a) * kLanes, g[a], first_);
   }
 
   template <int R>
@@ -155,8 +156,8 @@ class Accumulator {
       }
     }
     REPEAT (a, R) {
-      add(g_ + (i + a) * kLanes, g[a]);
-      REPEAT (b, a + 1) add(h_ + (row(i + a) + i + b) * kLanes, h[a][b]);
+      add(g_ + (i + a) * kLanes, g[a], first_);
+      REPEAT (b, a + 1) add(h_ + (row(i + a) + i + b) * kLanes, h[a][b], first_hessian_);
     }
   }
 
@@ -174,12 +175,14 @@ class Accumulator {
       }
     }
     REPEAT (a, R)
-      REPEAT (b, kTile) add(h_ + (row(i + a) + j + b) * kLanes, h[a][b]);
+      REPEAT (b, kTile) add(h_ + (row(i + a) + j + b) * kLanes, h[a][b], first_hessian_);
   }
 
-  static void add(double* to, Vec v) { store(to, load(to) + v); }
+  static void add(double* to, Vec v, bool first) { store(to, first ? v : load(to) + v); }
 
   int K_;
+  // whether the next block is the first of the gradient and of the triangle: stored, not added
+  bool first_ = true, first_hessian_ = true;
   Buffer lanes_, sums_, even_;
   double *h_, *g_;  // in lanes_: the triangle, and after it the gradient
 };
