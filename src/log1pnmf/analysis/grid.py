@@ -91,11 +91,10 @@ class Grid:
             check_whole("n_components", number, least=1)
         for penalty in penalties:
             check_number("l1", penalty)
+        noise = noise.tolist() if isinstance(noise, np.ndarray) else noise  # one name, or a list of names
         names = [noise] if isinstance(noise, str) or not isinstance(noise, Iterable) else list(noise)
-        for name in names:
+        for name in names or [noise]:
             check_choice("noise", name, NOISES, otherwise="several of them")
-        if not names:
-            raise ValueError("noise must hold at least one name, got none")
         return cls(
             shifts[::-1],
             tuple(sorted(set(map(int, numbers)))),
