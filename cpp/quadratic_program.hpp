@@ -97,7 +97,7 @@ struct ProgramSolver {
     int n = 0;
     for (int k = 0; k < K(); ++k) {
       const bool low = x[k] <= box.lower[k], high = x[k] >= box.upper[k];
-      free[n] = k;  // no branch, which nobody could predict
+      free[n] = k;  // no branch: the processor could not predict it
       n += !((low & (high | (q[k] >= 0.0))) | (high & (q[k] <= 0.0)));
     }
     for (int round = 0; round < kMaxSolves; ++round) {
@@ -120,7 +120,7 @@ struct ProgramSolver {
   }
 
   // The move of the n free coordinates to where their slopes vanish, by Gauss-Jordan elimination;
-  // column n has the slopes. One that depends on others does not move, and the result is false.
+  // column n has minus the slopes. One that depends on others stays, and the result is false.
   bool solve_free(int n) {
     const int width = padded_width(n);
     for (int i = 0; i < n; ++i) {
