@@ -90,6 +90,15 @@ def test_the_loss_is_that_of_the_others_alone():
     assert found.deviance_percent[0] > 50.0
 
 
+def test_more_factors_than_the_counts_feed():
+    """Some have no loadings left: the others may rise without limit."""
+    few = np.array([[1, 0, 0, 2], [2, 0, 0, 4], [1, 0, 0, 2]])
+    for counts in (few, 1000 * few):
+        with pytest.warns(UserWarning, match="cannot determine so many"):
+            fit = fit_log1p_nmf(counts, 5, c=np.inf, random_state=0, n_jobs=1)
+        assert np.isfinite(evidence(fit, counts, n_seeds=1, n_bootstrap=1, n_jobs=1).loss).all()
+
+
 def test_a_factor_that_alone_may_explain_some_counts_cannot_be_spared():
     counts = np.random.default_rng(0).poisson(3.0, (30, 8))
     mask = np.eye(2, dtype=bool).repeat(4, axis=0)

@@ -351,7 +351,7 @@ class _Refits:
         kept = np.delete(np.arange(self.fit.n_components), k)
         factors, sides = at.factors[:, kept], (self.constraint.loadings, self.constraint.factors)
         loadings, own = (Bounds(*(one[:, kept] for one in side.tables(1 + len(kept)))) for side in sides)
-        size = np.maximum(at.loadings.max(axis=0), np.finfo(np.float64).tiny)
+        size = np.maximum(at.loadings.max(axis=0), 1e-100)  # of a factor without loadings
         gone = np.outer(at.factors[:, k] * size[k], 1.0 / size[kept])
         largest = np.maximum(np.maximum(MOST_RISE * factors, factors.mean(axis=0)), gone)
         held = replace(own, lower=own.clip(factors), upper=own.clip(largest))
