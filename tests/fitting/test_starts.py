@@ -159,9 +159,8 @@ def searched(engine, k=4, seed=0, **options):
 
 
 def moved(follower, start, seed):
-    pair, objective = start
     rng = as_random(seed)
-    return follower.regrouped(*follower.moved(pair, objective, rng), rng, starts.MOST_REGROUPED[1])
+    return follower.regrouped(*follower.moved(*start, rng, 8), rng, starts.MOST_REGROUPED[1])[0]
 
 
 def test_moves_leave_a_poor_optimum_in_which_iterations_stay():
@@ -182,9 +181,10 @@ def test_a_move_that_regroups_gains_what_it_promises():
     s, matrix = engine.problem.size_factors[:, None], engine.problem.counts.to_scipy().astype(float)
     *_, last = alternate(engine, *initialize(engine, 5, "random", as_random(1)), max_iter=5)
     moves = ranked_moves(matrix, s * last.loadings, last.factors, as_random(0))
-    assert len(moves) == 10 * 3
-    assert [move.gain for move in moves] == sorted((move.gain for move in moves), reverse=True)
-    for move in moves[:10]:
+    pairs, ends = ([move for move in moves if len(move.ended) == n] for n in (2, 1))
+    assert (len(pairs), len(ends), moves[:3]) == (10 * 3, 5 * 4, [pairs[0], ends[0], pairs[1]])
+    assert all(sorted(kind, key=lambda move: -move.gain) == kind for kind in (pairs, ends))
+    for move in pairs[:10]:
         loadings, factors = regrouped(matrix, s * last.loadings, last.factors, move)
         gain = last.loss - engine.loss(loadings / s, factors)
         assert gain >= move.gain - 1e-6 * abs(last.loss)
@@ -200,11 +200,31 @@ def test_the_first_move_regroups_what_is_wrong():
     matrix, third = engine.problem.counts.to_scipy().astype(float), (blocks == 2) + 1e-3
     at = wrong, np.c_[wrong[:, 0], third, third]
     move = ranked_moves(matrix, *at, as_random(0))[0]
-    assert (move.merged, move.split) == ((1, 2), 0)
+    assert (move.ended, move.split) == ((1, 2), 0)
     loadings, _ = regrouped(matrix, *at, move)
     dominant = loadings.argmax(axis=1)
     assert [len(set(dominant[blocks == block])) for block in range(3)] == [1, 1, 1]
     assert len(set(dominant)) == 3
+
+
+def test_crossed_starts_have_the_best_of_both():
+    """Six blocks: each start has one factor for two of them and two for another, but not the same ones."""
+    blocks = np.repeat(np.arange(6), 20)
+    y = np.random.default_rng(0).poisson(np.where(blocks[:, None] == blocks, 6.0, 0.02))
+    follower = _Follower(lambda problem: NativeEngine(problem, 1), engine_for(math.inf, y))
+    ends, shares = [], np.random.default_rng(1).uniform(0.3, 0.7, size=120)
+    for merged, split in (((0, 1), 5), ((2, 3), 4)):
+        own = np.stack([blocks == block for block in range(6)], axis=1).astype(float)
+        own[:, merged[0]] += own[:, merged[1]]
+        own[:, merged[1]] = own[:, split] * shares
+        own[:, split] *= 1.0 - shares
+        ends.append(follower.advance((own + 1e-3, own + 1e-3), ALONE))
+    ends.sort(key=lambda end: end[1])
+    crossed, objective = follower.crossed(ends, *ends[0])
+    dominant = crossed.loadings.argmax(axis=1)
+    assert len(set(zip(dominant, blocks, strict=True))) == len(set(dominant)) == 6
+    assert objective < 0.9 * ends[0][1]
+    assert follower.crossed(ends[:1], *ends[0]) == ends[0]
 
 
 def test_moves_never_lose(monkeypatch):
@@ -216,7 +236,7 @@ def test_moves_never_lose(monkeypatch):
         assert engine.loss(better.loadings, better.factors) <= start[1] * (1.0 + 1e-12)
     monkeypatch.setattr(starts, "HOPELESS", 1.0)  # no guess promises so much: nothing is tried
     n_seen = follower.n_seen
-    assert follower.regrouped(*start, as_random(0), 3) is start[0]
+    assert follower.regrouped(*start, as_random(0), 3) == start
     assert follower.n_seen == n_seen
 
 
@@ -356,7 +376,7 @@ def test_starts_that_agree_end_the_search(monkeypatch):
     monkeypatch.setattr(starts, "AGREED", -1.0)
     searched(engine_for(math.inf, TWO_BLOCKS), 2)
     assert n_searched[:2] == [starts.ALONE[0]] * 2
-    assert set(n_searched[2:]) == {starts.AGAIN}  # two factors cannot be regrouped
+    assert set(n_searched[2:]) == {starts.AGAIN}  # no regrouping is hopeful
 
 
 def test_a_start_ends_where_it_has_nearly_converged(monkeypatch):

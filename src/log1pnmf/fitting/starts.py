@@ -5,19 +5,20 @@ and columns without counts are zero, and no two columns are alike.
 
 "auto" makes a few iterations from several starts at sparse cost, the non-negative SVD and random ones. Where
 they reach the same objective, there is no more to find. Otherwise the best one is changed, a few iterations
-follow, and the better of both is kept: where iterations are cheap, random factors take the place of some
-(`studies.starts`), and two factors become one and a third one two (`ranked_moves`). Below c = 1 starts differ
-little and iterations are expensive: it is the SVD.
+follow, and the better of both is kept: it gets factors of other starts, random ones take the place of some
+(`studies.starts`), and a factor ends, alone or merged with another, and one is split in two (`ranked_moves`).
+Below c = 1 starts differ little and iterations are expensive: it is the SVD.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import cycle, islice
+from itertools import cycle, islice, zip_longest
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -427,11 +428,12 @@ SMALL, FEW = 1_000_000, 5
 """Non-zeros up to which iterations are cheap; fewer factors have few optima, whatever iterations cost."""
 N_RANDOM, ALONE = (1, 3), (20, 30)
 """Random starts beside the SVD, and iterations from each start; more where iterations are cheap."""
-MOST_REGROUPED, MOST_VAIN, REGROUPED = (6, 8), 4, 12
-"""Regroupings of factors, how many in a row without a gain end them, and iterations of each. At c = inf there
-is one for each factor, at least."""
-MOST_EXCHANGED, MOST_FAILED, AGAIN = 24, 8, 25
-"""Perturbations where iterations are cheap, likewise."""
+MOST_REGROUPED, MOST_VAIN, TRIES, REGROUPED = (6, 24), 4, 2, 12
+"""Regroupings of factors (at c = inf one for each factor, at least), how many in a row without a gain end
+them, how many of these may split or end the same factor (a pair: one), and iterations of each."""
+MOST_EXCHANGED, MOST_FAILED, AGAIN = 24, (8, 4), 25
+"""Perturbations where iterations are cheap, likewise; fewer fail where starts were crossed before."""
+UNLIKE, GROWN = 0.9, 3  # cosine below which a factor is new, and iterations with new ones besides
 EXCHANGED = (2, 4)
 """Factors that a perturbation exchanges, in turn; at most half of all."""
 GAINED, WORTHWHILE = 2e-5, 1e-4
@@ -479,8 +481,7 @@ def search(
     small = whole and part.nnz <= SMALL and K >= FEW
     names = (first, *["random"] * N_RANDOM[small])
     label = "searching for a start"
-    display = nullcontext() if after is None else Progress(label, "iteration", after=after)
-    with display as bar:
+    with nullcontext() if after is None else Progress(label, "iteration", after=after) as bar:
         follower = _Follower(make, make(searched), bar)
         ends: list[tuple[Point, float]] = []
         agree = False  # whether the lowest objectives are those of the same optimum
@@ -490,14 +491,18 @@ def search(
             start = initialize(follower.engine, K, names[len(ends)], rng)
             ends.append(follower.advance(start, ALONE[small]))
             best = min(range(len(ends)), key=lambda one: ends[one][1])
-            least = ends[best][1]
+            pair, least = ends[best]
             agree = sum(end - least <= AGREED * abs(least) for _, end in ends) == N_AGREEING[small]
-        pair = ends[best][0]
-        if not agree and (small or K == 2):  # two factors cannot be regrouped
-            pair, least = follower.moved(pair, least, rng)
+        most = max(MOST_REGROUPED[small], K if identity and not small else 0)
+        crosses = small and identity and not agree  # logarithms of means are alike in all factors
+        if crosses:
+            with threadpool_limits(1, user_api="blas"):  # the same bits for any number of threads
+                pair, least = follower.crossed(ends, pair, least)
+            pair, least = follower.regrouped(pair, least, rng, most)
+        if not agree and (small or K == 2):  # two factors leave little to regroup
+            pair, least = follower.moved(pair, least, rng, MOST_FAILED[crosses])
         if small or not agree:
-            most = max(MOST_REGROUPED[small], K if identity and not small else 0)
-            pair = follower.regrouped(pair, least, rng, most)
+            pair, least = follower.regrouped(pair, least, rng, most)
     if not whole:
         everyone = make(replace(exact, zeros=quadratic(problem.link)))
         factors = np.zeros((problem.counts.n_features, K))
@@ -517,7 +522,27 @@ class _Follower:
         self.engine = exact if self.update is None else make(self.update.begin(exact))
         self.effects = finds_effects(exact)
 
-    def moved(self, pair: Point, least: float, rng: Random) -> tuple[Point, float]:
+    def crossed(self, ends: list[tuple[Point, float]], best: Point, least: float) -> tuple[Point, float]:
+        """Add what factors other ends have and the best one has not, and drop those that matter least."""
+        problem, exposure = self.exact.problem, self.exact.problem.exposure[:, None]
+        matrix, K = _linked(problem), best.factors.shape[1]
+        matrix.data *= np.repeat(exposure, np.diff(matrix.indptr))
+        for other, _ in sorted(ends, key=lambda end: end[1])[1:]:
+            new = (_unit(best.factors).T @ _unit(other.factors)).max(axis=0) < UNLIKE
+            if not new.any():
+                continue
+            pairs = (best.loadings, other.loadings), (best.factors, other.factors)
+            point, _ = self.advance(lifted(problem, *(np.c_[a, b[:, new]] for a, b in pairs)), GROWN)
+            kept = most_useful(matrix, exposure * point.loadings, point.factors, K)
+            if max(kept) < K:  # none is new
+                continue
+            few = lifted(problem, point.loadings[:, kept], point.factors[:, kept])
+            child, reached = self.advance(few, REGROUPED)
+            if reached < least:
+                best, least = child, reached
+        return best, least
+
+    def moved(self, pair: Point, least: float, rng: Random, most_failed: int) -> tuple[Point, float]:
         """Exchange some factors, again and again, and return the best point that was reached."""
         best, n_failed = pair, 0
         for number, n_new in enumerate(islice(cycle(EXCHANGED), MOST_EXCHANGED), 1):
@@ -529,37 +554,37 @@ class _Follower:
                 pair = other
             if reached < least:
                 best, least = other, reached
-            if n_failed == MOST_FAILED:
+            if n_failed == most_failed:
                 break
         return best, least
 
-    def regrouped(self, best: Point, least: float, rng: Random, most: int) -> Point:
-        """Merge two factors and split a third one, again and again, as long as that gains."""
-        problem = self.exact.problem
-        exposure = problem.exposure[:, None]
+    def regrouped(self, best: Point, least: float, rng: Random, most: int) -> tuple[Point, float]:
+        """Make moves, again and again, as long as that gains."""
+        problem, exposure = self.exact.problem, self.exact.problem.exposure[:, None]
         matrix = _linked(problem)
         matrix.data *= np.repeat(exposure, np.diff(matrix.indptr))
-        n_failed, moves = 0, []
-        tried: set[Any] = set()  # pairs of factors and factors
+        n_failed, moves = 0, None
+        tried: Counter[Any] = Counter()  # what moves ended and what they split
         for number in range(1, most + 1):
             self._describe(number, most)
             at = exposure * best.loadings, best.factors
-            if not tried:
+            if moves is None:
                 with threadpool_limits(1, user_api="blas"):  # the same bits for any number of threads
-                    moves = ranked_moves(matrix, *at, rng)
-            move = next((one for one in moves if not tried & {one.merged, one.split}), None)
-            if move is None or move.gain < HOPELESS * abs(least):
+                    moves = iter(ranked_moves(matrix, *at, rng))
+            hopeful = (one for one in moves if one.gain >= HOPELESS * abs(least))
+            move = next((m for m in hopeful if len(m.ended) * tried[m.ended] < TRIES > tried[m.split]), None)
+            if move is None:
                 break
-            tried |= {move.merged, move.split}
+            tried.update((move.ended, move.split))
             loadings, factors = regrouped(matrix, *at, move)
             other, reached = self.advance(lifted(problem, loadings / exposure, factors), REGROUPED)
             n_failed = 0 if least - reached > GAINED * abs(least) else n_failed + 1
             if reached < least:
-                best, least = other, reached
+                best, least, moves = other, reached, None
                 tried.clear()
             if n_failed == MOST_VAIN:
                 break
-        return best
+        return best, least
 
     def _describe(self, number: int, most: int) -> None:
         if self.bar is not None:
@@ -611,20 +636,19 @@ def exchanged(loadings: Array, factors: Array, n_new: int, rng: Random) -> tuple
     loadings, factors = loadings[:, kept], factors[:, kept]
     mean = (factors @ loadings.mean(axis=0))[:, None] / n_components
     of_samples, of_features = (rng.uniform(0.1, 1.9, size=(n, n_new)) for n in (n_samples, len(factors)))
-    shrunk = factors * (1.0 - n_new / n_components)
-    return np.c_[loadings, of_samples], np.c_[shrunk, mean * of_features]
+    return np.c_[loadings, of_samples], np.c_[factors * (1.0 - n_new / n_components), mean * of_features]
 
 
-# ---------- moves that merge two factors and split a third one, the most promising first
+# ---------- moves that end a factor, alone or merged with another, and split one, the most promising first
 
 # A factor's own part of a count is the count times its share of eta, its expected part if the link is the
 # identity. A factor fits its own counts by a table of rank one, row sums times column sums over the total.
-#
 # Split: the first axis of a correspondence analysis of a factor's own counts, scores u of samples and v of
 # features, makes two factors of it, ``l (1 + u), f (1 + v)`` and ``l (1 - u), f (1 - v)``, halved. Merge: two
 # factors become the table of rank one of what both have. With the identity link the log-likelihood gains at
 # least what the own counts z gain, ``sum z log(new / old)`` less the change of the total, before a single
-# iteration; with others this ranks the moves. Some rows are enough for that.
+# iteration; with others this ranks the moves. Where a factor ends alone, iterations about halve what is lost.
+# Some rows are enough for all this.
 
 MOST_ROWS, MOST_ENTRIES, FEWEST_ROWS = 1000, 200_000, 50  # by which moves are ranked
 N_POWER = 6  # steps of the power method
@@ -633,18 +657,18 @@ SMALLEST = np.finfo(np.float64).tiny
 
 
 class Move(NamedTuple):
-    """Merge two factors and split a third one by scores of features; `gain` is a guess."""
+    """End the last of one or two factors, merged with the first, and split another by scores of features."""
 
-    merged: tuple[int, int]
+    ended: tuple[int, ...]
     split: int
     scores: Array
-    gain: float
+    gain: float  # a guess
 
 
 def ranked_moves(matrix: sparse.csr_array, loadings: Array, factors: Array, rng: Random) -> list[Move]:
-    """Return a move for each factor and each pair of factors that are alike, the most promising first.
+    """Return a move for each factor and each other, and each pair that is alike, the most promising first.
 
-    `matrix` are counts on the scale of ``loadings @ factors.T``.
+    Moves that end one and two take turns. `matrix` are counts on the scale of ``loadings @ factors.T``.
     """
     n, K = loadings.shape
     most = min(MOST_ROWS, max(FEWEST_ROWS, MOST_ENTRIES * n // max(matrix.nnz, 1)))
@@ -652,9 +676,10 @@ def ranked_moves(matrix: sparse.csr_array, loadings: Array, factors: Array, rng:
     matrix, loadings = matrix[rows], loadings[rows]
     i, j = _places(matrix)
     parts = loadings[i] * factors[j]
-    ratio = matrix.data / np.maximum(parts.sum(axis=1), SMALLEST)
-    of_rows, of_features = np.zeros((len(rows), K)), np.zeros((len(factors), K))
-    gains, scores = np.zeros(K), np.zeros((len(factors), K))
+    eta = np.maximum(parts.sum(axis=1), SMALLEST)
+    ratio = matrix.data / eta
+    of_rows, (of_features, scores) = np.zeros((len(rows), K)), np.zeros((2, len(factors), K))
+    gains, ends, pairs = np.zeros(K), {}, {}
     for k in range(K):
         own = sparse.csr_array((ratio * parts[:, k], j, matrix.indptr), shape=matrix.shape)
         of_rows[:, k], of_features[:, k] = own.sum(axis=1), own.sum(axis=0)
@@ -662,25 +687,37 @@ def ranked_moves(matrix: sparse.csr_array, loadings: Array, factors: Array, rng:
         u, v = _clipped(u), _clipped(scores[:, k])
         excess = (of_rows[:, k] @ u) * (of_features[:, k] @ v) / max(of_rows[:, k].sum(), SMALLEST)
         gains[k] = own.data @ np.log1p(u[i] * v[j]) - excess
-    unit = of_features / np.maximum(np.linalg.norm(of_features, axis=0), SMALLEST)
+        left = np.log(np.maximum(1.0 - parts[:, k] / eta, 0.05))  # of a mean that other factors also have
+        ends[(k,)] = -0.5 * (matrix.data @ left + own.data.sum())
+    unit = _unit(of_features)
     alike = unit.T @ unit
-    pairs = sorted(((a, b) for b in range(K) for a in range(b)), key=lambda pair: -alike[pair])
-    moves, rarity = [], n / len(rows)
-    for a, b in pairs[: 2 * K]:
-        both, sums = (
-            parts[:, a] + parts[:, b],
-            (of_rows[:, a] + of_rows[:, b], of_features[:, a] + of_features[:, b]),
-        )
+    for pair in sorted(((a, b) for b in range(K) for a in range(b)), key=lambda pair: -alike[pair])[: 2 * K]:
+        both, own_rows, own_columns = (x[:, pair].sum(axis=1) for x in (parts, of_rows, of_features))
         now = (ratio * both) @ np.log(np.maximum(both, SMALLEST))
-        lost = now - _entropy(sums[0]) - _entropy(sums[1]) + _entropy(sums[0].sum())
-        guesses = rarity * (gains - lost)
-        moves += [Move((a, b), k, scores[:, k], guesses[k]) for k in range(K) if k not in (a, b)]
-    return sorted(moves, key=lambda move: -move.gain)
+        pairs[pair] = now - _entropy(own_rows) - _entropy(own_columns) + _entropy(own_rows.sum())
+    turns = []
+    for losses in (pairs, ends):
+        guesses = {(at, k): gains[k] - lost for at, lost in losses.items() for k in range(K) if k not in at}
+        best = sorted(guesses, key=lambda move: -guesses[move])
+        turns.append([Move(at, k, scores[:, k], n / len(rows) * guesses[at, k]) for at, k in best])
+    return [move for turn in zip_longest(*turns) for move in turn if move is not None]
+
+
+def most_useful(matrix: sparse.csr_array, loadings: Array, factors: Array, n: int) -> list[int]:
+    """Return the n factors that are left when the one whose end costs least is dropped, again and again."""
+    i, j = _places(matrix)
+    kept, parts = list(range(loadings.shape[1])), loadings[i] * factors[j]
+    while len(kept) > n:
+        eta = np.maximum(parts[:, kept].sum(axis=1), SMALLEST)
+        shares = (parts[:, k] / eta for k in kept)
+        lost = [-matrix.data @ (np.log(np.maximum(1.0 - own, 0.05)) + own) for own in shares]
+        kept.pop(int(np.argmin(lost)))
+    return kept
 
 
 def regrouped(matrix: sparse.csr_array, loadings: Array, factors: Array, move: Move) -> tuple[Array, Array]:
     """Make a move; the scores of all samples follow from those of features."""
-    (a, b), k = move.merged, move.split
+    ended, k = list(move.ended), move.split
     i, j = _places(matrix)
     eta = np.einsum("ek,ek->e", loadings[i], factors[j])
     values = matrix.data * loadings[i, k] * factors[j, k] / np.maximum(eta, SMALLEST)
@@ -688,13 +725,13 @@ def regrouped(matrix: sparse.csr_array, loadings: Array, factors: Array, move: M
     sums = own.sum(axis=1)
     scores = own @ move.scores / np.maximum(sums, SMALLEST)
     scores /= max(math.sqrt(sums @ scores**2 / max(sums.sum(), SMALLEST)), SMALLEST)
-    u, v, both = _clipped(scores), _clipped(move.scores), [a, b]
+    u, v = _clipped(scores), _clipped(move.scores)
     new_loadings, new_factors = loadings.copy(), factors.copy()
-    of_rows = (loadings[:, both] * factors[:, both].sum(axis=0)).sum(axis=1)
-    of_features = (factors[:, both] * loadings[:, both].sum(axis=0)).sum(axis=1)
+    of_rows = (loadings[:, ended] * factors[:, ended].sum(axis=0)).sum(axis=1)
+    of_features = (factors[:, ended] * loadings[:, ended].sum(axis=0)).sum(axis=1)
     root = max(math.sqrt(of_rows.sum()), SMALLEST)
-    new_loadings[:, a], new_factors[:, a] = of_rows / root, of_features / root
-    for column, sign in ((k, 1.0), (b, -1.0)):
+    new_loadings[:, ended[0]], new_factors[:, ended[0]] = of_rows / root, of_features / root
+    for column, sign in ((k, 1.0), (ended[-1], -1.0)):
         new_loadings[:, column] = loadings[:, k] * (1.0 + sign * u)
         new_factors[:, column] = 0.5 * factors[:, k] * (1.0 + sign * v)
     return new_loadings, new_factors
@@ -721,6 +758,10 @@ def _first_axis(own: sparse.csr_array, rng: Random) -> tuple[Array, Array]:
         v -= b * (b @ v)
         v /= max(float(np.linalg.norm(v)), SMALLEST)
     return u * inverse_a, v * inverse_b
+
+
+def _unit(columns: Array) -> Array:
+    return columns / np.maximum(np.linalg.norm(columns, axis=0), SMALLEST)
 
 
 def _clipped(scores: Array) -> Array:
