@@ -674,25 +674,25 @@ def ranked_moves(matrix: sparse.csr_array, loadings: Array, factors: Array, rng:
     most = min(MOST_ROWS, max(FEWEST_ROWS, MOST_ENTRIES * n // max(matrix.nnz, 1)))
     rows = np.sort(rng.permutation(n)[:most])
     matrix, loadings = matrix[rows], loadings[rows]
-    i, j = _places(matrix)
-    parts = loadings[i] * factors[j]
-    eta = np.maximum(parts.sum(axis=1), SMALLEST)
+    i, j, parts = _parts(matrix, loadings, factors)
+    eta = np.maximum(parts.sum(axis=0), SMALLEST)
     ratio = matrix.data / eta
     of_rows, (of_features, scores) = np.zeros((len(rows), K)), np.zeros((2, len(factors), K))
     gains, ends, pairs = np.zeros(K), {}, {}
     for k in range(K):
-        own = sparse.csr_array((ratio * parts[:, k], j, matrix.indptr), shape=matrix.shape)
+        own = sparse.csr_array((ratio * parts[k], j, matrix.indptr), shape=matrix.shape)
         of_rows[:, k], of_features[:, k] = own.sum(axis=1), own.sum(axis=0)
         u, scores[:, k] = _first_axis(own, rng)
         u, v = _clipped(u), _clipped(scores[:, k])
         excess = (of_rows[:, k] @ u) * (of_features[:, k] @ v) / max(of_rows[:, k].sum(), SMALLEST)
         gains[k] = own.data @ np.log1p(u[i] * v[j]) - excess
-        left = np.log(np.maximum(1.0 - parts[:, k] / eta, 0.05))  # of a mean that other factors also have
+        left = np.log(np.maximum(1.0 - parts[k] / eta, 0.05))  # of a mean that other factors also have
         ends[(k,)] = -0.5 * (matrix.data @ left + own.data.sum())
     unit = _unit(of_features)
     alike = unit.T @ unit
     for pair in sorted(((a, b) for b in range(K) for a in range(b)), key=lambda pair: -alike[pair])[: 2 * K]:
-        both, own_rows, own_columns = (x[:, pair].sum(axis=1) for x in (parts, of_rows, of_features))
+        both = parts[pair[0]] + parts[pair[1]]
+        own_rows, own_columns = (x[:, pair].sum(axis=1) for x in (of_rows, of_features))
         now = (ratio * both) @ np.log(np.maximum(both, SMALLEST))
         pairs[pair] = now - _entropy(own_rows) - _entropy(own_columns) + _entropy(own_rows.sum())
     turns = []
@@ -705,22 +705,20 @@ def ranked_moves(matrix: sparse.csr_array, loadings: Array, factors: Array, rng:
 
 def most_useful(matrix: sparse.csr_array, loadings: Array, factors: Array, n: int) -> list[int]:
     """Return the n factors that are left when the one whose end costs least is dropped, again and again."""
-    i, j = _places(matrix)
-    kept, parts = list(range(loadings.shape[1])), loadings[i] * factors[j]
+    *_, parts = _parts(matrix, loadings, factors)
+    kept, eta = list(range(len(parts))), parts.sum(axis=0)
     while len(kept) > n:
-        eta = np.maximum(parts[:, kept].sum(axis=1), SMALLEST)
-        shares = (parts[:, k] / eta for k in kept)
+        shares = (parts[k] / np.maximum(eta, SMALLEST) for k in kept)
         lost = [-matrix.data @ (np.log(np.maximum(1.0 - own, 0.05)) + own) for own in shares]
-        kept.pop(int(np.argmin(lost)))
+        eta -= parts[kept.pop(int(np.argmin(lost)))]
     return kept
 
 
 def regrouped(matrix: sparse.csr_array, loadings: Array, factors: Array, move: Move) -> tuple[Array, Array]:
     """Make a move; the scores of all samples follow from those of features."""
     ended, k = list(move.ended), move.split
-    i, j = _places(matrix)
-    eta = np.einsum("ek,ek->e", loadings[i], factors[j])
-    values = matrix.data * loadings[i, k] * factors[j, k] / np.maximum(eta, SMALLEST)
+    _, j, parts = _parts(matrix, loadings, factors)
+    values = matrix.data * parts[k] / np.maximum(parts.sum(axis=0), SMALLEST)
     own = sparse.csr_array((values, j, matrix.indptr), shape=matrix.shape)
     sums = own.sum(axis=1)
     scores = own @ move.scores / np.maximum(sums, SMALLEST)
@@ -737,9 +735,10 @@ def regrouped(matrix: sparse.csr_array, loadings: Array, factors: Array, move: M
     return new_loadings, new_factors
 
 
-def _places(matrix: sparse.csr_array) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return row and column of each entry."""
-    return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)), matrix.indices
+def _parts(matrix: sparse.csr_array, loadings: Array, factors: Array) -> tuple[Any, Any, Array]:
+    """Return row and column of each entry, and the part of every factor there."""
+    i, j = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)), matrix.indices
+    return i, j, np.take(loadings.T, i, axis=1) * np.take(factors.T, j, axis=1)
 
 
 def _first_axis(own: sparse.csr_array, rng: Random) -> tuple[Array, Array]:
