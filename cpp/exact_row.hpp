@@ -173,7 +173,7 @@ class ExactRow {
       while (end < padded && even == shares(end)) end = std::min(end + kStretch, padded);
       const double* residual = sums.residual + e;
       if (even) sums.derivatives.add_gradient(X + e, design_.padded, end - e, residual);
-      else sums.derivatives.add_block(X + e, design_.padded, end - e, residual, weight + e);
+      else sums.derivatives.add_hessian(X + e, design_.padded, end - e, weight + e, residual);
     }
   }
 

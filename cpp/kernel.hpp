@@ -96,6 +96,16 @@ struct Box {
   bool above_zero(int K) const {
     return std::any_of(lower, lower + K, [](double value) { return value > 0.0; });
   }
+  int at_bounds(int K, const double* b) const {
+    int n = 0;
+    for (int k = 0; k < K; ++k) n += (b[k] <= lower[k]) | (b[k] >= upper[k]);
+    return n;
+  }
+  // Whether a bound holds coordinate k back at this point, where loss and penalty have this slope.
+  bool holds(int k, double at, double slope) const {
+    const bool low = at <= lower[k], high = at >= upper[k];
+    return (low & (high | (slope >= 0.0))) | (high & (slope <= 0.0));
+  }
 };
 
 // Each of the three is the same for all rows, or has a row for each.

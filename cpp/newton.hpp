@@ -18,7 +18,7 @@ class NewtonRow {
   // end.
   void start(Index i) {
     box_ = h_.bounds.at(i);
-    evaluator_.start_row(row_at(h_, i));
+    evaluator_.start_row(row_at(h_, i), &box_);
     evaluator_.template begin<Level::hessian>(h_.start + i * K_);
   }
   void visit(Index from) {

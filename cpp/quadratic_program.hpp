@@ -1,9 +1,9 @@
 // min g'(x - b) + (x - b)'H(x - b)/2 over lower <= x <= upper, for a K x K positive semi-definite
-// H. A direct solve with the bounds that are active at b is tried first: near the optimum of a fit
-// these rarely change. Coordinates that it takes out of their bounds are put there, and the
-// others solved again. Otherwise coordinate descent finds the active bounds, and a solve on the
-// free coordinates finishes: neither alone is both quick on ill-conditioned H and safe at the
-// bounds. Where both bounds are equal, b has to be there, and stays.
+// H and the coordinates that no bound holds back at b: the others stay, and only the entries of H
+// between the former count. Near the optimum of a fit the active bounds rarely change: a direct
+// solve comes first. Coordinates that it takes out of their bounds are put there, and the others
+// solved again. Otherwise coordinate descent finds the active bounds, and a solve on the free
+// coordinates finishes: neither alone is both quick on ill-conditioned H and safe at the bounds.
 #pragma once
 
 #include <algorithm>
@@ -17,11 +17,11 @@ namespace log1pnmf::LOG1PNMF_ISA {
 
 constexpr int padded_width(int K) { return K / kLanes * kLanes + kLanes; }  // more than K
 
-// N: the number of components where it is known when compiling, else 0; short loops of a known
-// length are quicker.
+// The program of K coordinates. N: their number where it is known when compiling, else 0; short
+// loops of a known length are quicker.
 template <int N>
 struct ProgramSolver {
-  const int n_components;
+  const int n_coordinates;
   const double* H;
   const Box& box;
   double *x, *q;                    // the point, and its slopes g + H (x - b)
@@ -47,7 +47,7 @@ struct ProgramSolver {
   static constexpr int kMaxRounds = 20, kMaxSolves = 3;
   static constexpr double kTiny = 1e-290;
 
-  int K() const { return N > 0 ? N : n_components; }
+  int K() const { return N > 0 ? N : n_coordinates; }
   double inside(int k, double to) const {
     return std::min(box.upper[k], std::max(box.lower[k], to));
   }
@@ -90,16 +90,12 @@ struct ProgramSolver {
     return gained;
   }
 
-  // Newton on the coordinates that no bound holds back. Those that would leave their bounds are put
-  // there, and the others are solved again. False where this does not end at the optimum, a
-  // coordinate depends on others, or a number is not one.
+  // Newton on all coordinates. Those that would leave their bounds are put there, and the others
+  // are solved again. False where this does not end at the optimum, a coordinate depends on others,
+  // or a number is not one.
   bool direct_steps() {
-    int n = 0;
-    for (int k = 0; k < K(); ++k) {
-      const bool low = x[k] <= box.lower[k], high = x[k] >= box.upper[k];
-      free[n] = k;  // no branch: the processor could not predict it
-      n += !((low & (high | (q[k] >= 0.0))) | (high & (q[k] <= 0.0)));
-    }
+    int n = K();
+    for (int k = 0; k < n; ++k) free[k] = k;
     for (int round = 0; round < kMaxSolves; ++round) {
       if (!solve_free(n)) return false;
       int left = 0;
@@ -168,8 +164,8 @@ struct ProgramSolver {
   bool optimal() const {
     bool wants = false;
     for (int k = 0; k < K(); ++k) {
-      const bool up = (x[k] <= box.lower[k]) & (q[k] < 0.0);
-      wants |= (box.lower[k] != box.upper[k]) & (up | ((x[k] >= box.upper[k]) & (q[k] > 0.0)));
+      wants |= (x[k] <= box.lower[k]) & (q[k] < 0.0);
+      wants |= (x[k] >= box.upper[k]) & (q[k] > 0.0);
     }
     return !wants;
   }
@@ -178,22 +174,45 @@ struct ProgramSolver {
 class QuadraticProgram {
  public:
   explicit QuadraticProgram(int K)
-      : K_(K), q_(K), inverse_(K), move_(K), matrix_(K * padded_width(K)), free_(K + kLanes) {}
+      : K_(K), q_(K), inverse_(K), move_(K), matrix_(K * padded_width(K)), H_(Index{K} * K), g_(K),
+        b_(K), x_(K), lower_(K), upper_(K), free_(K + kLanes), used_(K + kLanes) {}
 
   // x holds the solution; curvature is (x-b)'H(x-b); the return value is the decrease of the
   // quadratic, >= 0.
   double solve(const double* H, const double* g, const double* b, const Box& box, double* x,
                double& curvature) {
-    return with_constant<8>(K_, [&](auto n) {
-      ProgramSolver<n> solver{K_, H, box, x, q_, inverse_, move_, matrix_, free_.data()};
+    int n = 0;
+    for (int k = 0; k < K_; ++k) {
+      used_[n] = k;  // no branch: the processor could not predict it
+      n += !box.holds(k, b[k], g[k]);
+    }
+    if (n == K_) return solve_all(n, H, g, b, box, x, curvature);
+    for (int i = 0; i < n; ++i) {
+      const int k = used_[i];
+      g_[i] = g[k], b_[i] = b[k], lower_[i] = box.lower[k], upper_[i] = box.upper[k];
+      for (int j = 0; j < n; j += kLanes)
+        store(H_ + i * n + j, load_at(H + Index{k} * K_, load_as<VecI32>(used_.data() + j)));
+    }
+    const Box own{lower_, upper_, nullptr};
+    const double decrease = solve_all(n, H_, g_, b_, own, x_, curvature);
+    std::copy_n(b, K_, x);
+    for (int i = 0; i < n; ++i) x[used_[i]] = x_[i];
+    return decrease;
+  }
+
+ private:
+  double solve_all(int n, const double* H, const double* g, const double* b, const Box& box,
+                   double* x, double& curvature) {
+    return with_constant<8>(n, [&](auto size) {
+      ProgramSolver<size> solver{n, H, box, x, q_, inverse_, move_, matrix_, free_.data()};
       return solver.solve(g, b, curvature);
     });
   }
 
- private:
   int K_;
   Buffer q_, inverse_, move_, matrix_;
-  std::vector<int> free_;
+  Buffer H_, g_, b_, x_, lower_, upper_;  // of the coordinates that may move
+  std::vector<int> free_, used_;
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

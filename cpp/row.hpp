@@ -11,10 +11,13 @@ class RowEvaluator {
  public:
   RowEvaluator(const HalfStep& h, const Design& design)
       : exact_zeros_(h.model.exact_zeros), sparse_(h, design), exact_(h, design),
-        sums_(h.n_components, sparse_.blocks.block), zeros_(h, design),
+        sums_(h.n_components, sparse_.blocks.block, sparse_.blocks.capacity), zeros_(h, design),
         quartic_(h, design, Noise::kQuartic), concave_(h, design, zeros_), batch_sums_(h, design) {}
 
-  void start_row(const Row& row) {
+  // Given bounds, the Hessian may be that of the components which none holds back, if these are
+  // few; the others have zeros.
+  void start_row(const Row& row, const Box* box = nullptr) {
+    box_ = box;
     sparse_.blocks.start_row(row);
     if (is_exact()) exact_.start_row(row);
     else concave_.start_row(row);
@@ -76,6 +79,9 @@ class RowEvaluator {
     sums_.smallest_count = std::numeric_limits<double>::infinity();
     sums_.smallest_ratio = splat(1.0);
     if (L != Level::loss) sums_.derivatives.reset(L == Level::hessian);
+    sums_.weight = sums_.weights;
+    sums_.later = L == Level::hessian && box_ != nullptr && !is_exact() && sparse_.blocks.kept() &&
+                  3 * box_->at_bounds(sparse_.blocks.K, b) >= sparse_.blocks.K;
     if (is_exact()) exact_.start_evaluation(sums_);
     concave_.start_evaluation();
     if constexpr (Noise::kQuartic) quartic_.start_evaluation(b);
@@ -97,9 +103,20 @@ class RowEvaluator {
       sparse_.template add_counts<L, WithLoss, false>(b_, sums_, concave_);
     }
     if (L == Level::hessian && is_exact()) exact_.add_stretches(sums_);
-    if (L != Level::loss) sums_.derivatives.finish(H, g, L == Level::hessian);
-    const double loss = horizontal_sum(sums_.loss);
-    return is_exact() ? loss : add_quadratics<L>(loss, g, H);
+    if (L == Level::hessian && !sums_.later) sums_.derivatives.finish_hessian(H);
+    if (L != Level::loss) sums_.derivatives.finish(g);
+    double loss = horizontal_sum(sums_.loss);
+    if (!is_exact()) loss = add_quadratics<L>(loss, g);
+    if (L == Level::hessian && sums_.later) {
+      sums_.derivatives.use([&](int k) { return !box_->holds(k, b_[k], g[k] + box_->penalty[k]); });
+      sparse_.add_hessian(sums_);
+      sums_.derivatives.finish_hessian(H);
+    }
+    if (L == Level::hessian && !is_exact() && !kSparseIsExact) {
+      zeros_.add_hessian(H);
+      if constexpr (Noise::kQuartic) quartic_.add_hessian(H);
+    }
+    return loss;
   }
 
  private:
@@ -107,9 +124,9 @@ class RowEvaluator {
   bool is_exact() const { return !kSparseIsExact && exact_zeros_; }
   bool is_dense() const { return is_exact() && exact_.dense(); }
 
-  // What the quadratics of all entries add to loss, g and H.
+  // What the quadratics of all entries add to loss and g.
   template <Level L>
-  double add_quadratics(double loss, double* g, double* H) {
+  double add_quadratics(double loss, double* g) {
     if constexpr (kSparseIsExact) {
       if (L != Level::loss)
         for (int k = 0; k < sparse_.blocks.K; ++k) g[k] += zeros_.linear()[k];
@@ -117,11 +134,9 @@ class RowEvaluator {
     }
     loss += zeros_.at(b_);
     if (L != Level::loss) zeros_.add_gradient(g);
-    if (L == Level::hessian) zeros_.add_hessian(H);
     if constexpr (Noise::kQuartic) {
       loss += quartic_.loss();
       if (L != Level::loss) quartic_.add_gradient(g);
-      if (L == Level::hessian) quartic_.add_hessian(H);
     }
     if constexpr (Noise::kDispersed)
       loss += concave_.excess(b_, L != Level::loss ? g : nullptr, sparse_, sums_);
@@ -137,6 +152,7 @@ class RowEvaluator {
   ConcavePart concave_;
   BatchSums batch_sums_;
   const double* b_ = nullptr;  // where the row is evaluated
+  const Box* box_ = nullptr;   // its bounds, if they count
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

@@ -75,29 +75,43 @@ inline void gather(const Design& design, const std::int32_t* indices, int n, Ind
   });
 }
 
-// Sums over a row: g = X'r, and the lower triangle of H = X'diag(w)X, kept as vectors until the row
-// ends.
+// Sums over a row: g = X'r, and the lower triangle of H = X'diag(w)X of some components, kept as
+// vectors until the row ends.
 class Accumulator {
  public:
   explicit Accumulator(int K)
       : K_(K), lanes_((row(K) + K + kLanes) * kLanes), sums_(row(K) + K + kLanes),
-        even_(row(K) + kLanes), h_(lanes_), g_(lanes_ + row(K) * kLanes) {}
+        even_(row(K) + kLanes), used_(K), h_(lanes_), g_(lanes_ + row(K) * kLanes) {}
 
   void reset(bool with_hessian) {
     first_ = first_hessian_ = true;
-    if (with_hessian) std::memset(even_, 0, sizeof(double) * row(K_));
+    if (!with_hessian) return;
+    std::memset(even_, 0, sizeof(double) * row(K_));
+    use([](int) { return true; });
   }
 
-  void add_block(const double* X, Index stride, int padded, const double* residual,
-                 const double* weight) {
+  // Chooses the components of H.
+  template <class Chosen>
+  void use(const Chosen& chosen) {
+    n_used_ = 0;
+    for (int k = 0; k < K_; ++k) {
+      used_[n_used_] = k;  // no branch: the processor could not predict it
+      n_used_ += chosen(k);
+    }
+  }
+
+  // Given residuals, g too, of the same components.
+  void add_hessian(const double* X, Index stride, int padded, const double* weight,
+                   const double* residual = nullptr) {
     // the sums of up to six components fit into 32 registers
-    const int tile = kTile == 4 && K_ <= 6 ? K_ : kTile;
-    for (int i = 0; i < K_; i += tile)
-      with_constant<kTile == 4 ? 6 : kTile>(std::min(tile, K_ - i), [&](auto n) {
-        diagonal_tile<n>(X, stride, padded, residual, weight, i);
+    const int tile = kTile == 4 && n_used_ <= 6 ? n_used_ : kTile;
+    for (int i = 0; i < n_used_; i += tile)
+      with_constant<kTile == 4 ? 6 : kTile>(std::min(tile, n_used_ - i), [&](auto n) {
+        diagonal_tile<n>(X, stride, padded, weight, residual, i);
         for (int j = 0; j < i; j += kTile) below_tile<n>(X, stride, padded, weight, i, j);
       });
-    first_ = first_hessian_ = false;
+    first_hessian_ = false;
+    if (residual != nullptr) first_ = false;
   }
 
   void add_gradient(const double* X, Index stride, int padded, const double* residual) {
@@ -112,17 +126,22 @@ class Accumulator {
     stretches.add(weights, even_);
   }
 
-  void finish(double* H, double* g, bool with_hessian) {
-    const Index slopes = row(K_);
-    if (first_hessian_ && with_hessian) std::memset(h_, 0, sizeof(double) * slopes * kLanes);
+  void finish(double* g) {
     if (first_) std::memset(g_, 0, sizeof(double) * K_ * kLanes);
-    for (Index n = with_hessian ? 0 : slopes; n < slopes + K_; n += kLanes)
-      store(sums_ + n, horizontal_sums(lanes_ + n * kLanes));
-    std::copy_n(sums_ + slopes, K_, g);
-    if (!with_hessian) return;
+    for (Index n = 0; n < K_; n += kLanes) store(sums_ + n, horizontal_sums(g_ + n * kLanes));
+    std::copy_n(sums_ + 0, K_, g);
+  }
+
+  // Zero for the components that are not used.
+  void finish_hessian(double* H) {
+    const Index length = row(n_used_);
+    if (first_hessian_) std::memset(h_, 0, sizeof(double) * length * kLanes);
+    for (Index n = 0; n < length; n += kLanes) store(sums_ + n, horizontal_sums(h_ + n * kLanes));
+    if (n_used_ < K_) std::memset(H, 0, sizeof(double) * K_ * K_);
     const double *from = sums_, *even = even_;
-    for (int k = 0; k < K_; ++k)
-      for (int l = 0; l <= k; ++l) H[k * K_ + l] = H[l * K_ + k] = *from++ + *even++;
+    for (int k = 0; k < n_used_; ++k)
+      for (int l = 0; l <= k; ++l)
+        H[used_[k] * K_ + used_[l]] = H[used_[l] * K_ + used_[k]] = *from++ + *even++;
   }
 
  private:
@@ -141,22 +160,24 @@ class Accumulator {
   }
 
   template <int R>
-  void diagonal_tile(const double* X, Index stride, int padded, const double* residual,
-                     const double* weight, int i) {
+  void diagonal_tile(const double* X, Index stride, int padded, const double* weight,
+                     const double* residual, int i) {
     Vec h[R][R] = {}, g[R] = {};
-    const double* x0 = X + i * stride;
+    const double* from[R];
+    REPEAT (a, R) from[a] = X + used_[i + a] * stride;
     for (int e = 0; e < padded; e += kLanes) {
-      const Vec w = load(weight + e), r = load(residual + e);
+      const Vec w = load(weight + e);
       Vec x[R];
-      REPEAT (a, R) x[a] = load(x0 + a * stride + e);
+      REPEAT (a, R) x[a] = load(from[a] + e);
+      if (residual != nullptr)
+        REPEAT (a, R) g[a] += load(residual + e) * x[a];
       REPEAT (a, R) {
         const Vec wx = w * x[a];
-        g[a] += r * x[a];
         REPEAT (b, a + 1) h[a][b] += wx * x[b];
       }
     }
     REPEAT (a, R) {
-      add(g_ + (i + a) * kLanes, g[a], first_);
+      if (residual != nullptr) add(g_ + (i + a) * kLanes, g[a], first_);
       REPEAT (b, a + 1) add(h_ + (row(i + a) + i + b) * kLanes, h[a][b], first_hessian_);
     }
   }
@@ -164,13 +185,15 @@ class Accumulator {
   template <int R>
   void below_tile(const double* X, Index stride, int padded, const double* weight, int i, int j) {
     Vec h[R][kTile] = {};
-    const double *x0 = X + i * stride, *z0 = X + j * stride;
+    const double *x0[R], *z0[kTile];
+    REPEAT (a, R) x0[a] = X + used_[i + a] * stride;
+    REPEAT (b, kTile) z0[b] = X + used_[j + b] * stride;
     for (int e = 0; e < padded; e += kLanes) {
       const Vec w = load(weight + e);
       Vec z[kTile];
-      REPEAT (b, kTile) z[b] = load(z0 + b * stride + e);
+      REPEAT (b, kTile) z[b] = load(z0[b] + e);
       REPEAT (a, R) {
-        const Vec wx = w * load(x0 + a * stride + e);
+        const Vec wx = w * load(x0[a] + e);
         REPEAT (b, kTile) h[a][b] += wx * z[b];
       }
     }
@@ -184,6 +207,8 @@ class Accumulator {
   // whether the next block is the first of the gradient and of the triangle: stored, not added
   bool first_ = true, first_hessian_ = true;
   Buffer lanes_, sums_, even_;
+  std::vector<int> used_;  // components of H, n_used_ of them
+  int n_used_ = 0;
   double *h_, *g_;  // in lanes_: the triangle, and after it the gradient
 };
 

@@ -15,9 +15,13 @@ enum class Level { loss, gradient, hessian };
 
 // What an evaluation sums over the entries of a row.
 struct RowSums {
-  RowSums(int K, int block) : derivatives(K), residual(block), weight(block) {}
+  RowSums(int K, int block, Index capacity)
+      : derivatives(K), residual(block), weights(capacity), weight(weights) {}
   Accumulator derivatives;
-  Buffer residual, weight;  // of the block at hand
+  Buffer residual;     // of the block at hand
+  Buffer weights;      // of the blocks that are kept, or of the one at hand,
+  double* weight;      // which begin here
+  bool later = false;  // whether the Hessian is added when all blocks are there
   Vec loss = Vec{};
   double smallest_count = 0.0;
   Vec smallest_ratio = Vec{};  // with dispersions: 1 / (1 + phi mean) of the counts
@@ -38,8 +42,9 @@ struct RowSums {
   }
   template <Level L>
   void add_block(const double* X, Index stride, int padded) {
-    if constexpr (L == Level::gradient) derivatives.add_gradient(X, stride, padded, residual);
-    if constexpr (L == Level::hessian) derivatives.add_block(X, stride, padded, residual, weight);
+    if constexpr (L == Level::loss) return;
+    if (L == Level::gradient || later) derivatives.add_gradient(X, stride, padded, residual);
+    else derivatives.add_hessian(X, stride, padded, weight, residual);
   }
 };
 
@@ -87,6 +92,7 @@ class SparseRow {
       sums.smallest_count = std::min(sums.smallest_count, smallest);
       std::fill(y_ + n, y_ + padded, 0.0);
       double* slope = slope_ + (blocks.kept() ? from : 0);
+      sums.weight = sums.weights + (blocks.kept() ? from : 0);
       int e = 0;
       for (; e + kStep <= n; e += kStep) keep_means<Zeros, kUnroll>(X, e, b, lowest, loss);
       for (; e < padded; e += kLanes) keep_means<Zeros, 1>(X, e, b, lowest, loss);
@@ -110,6 +116,7 @@ class SparseRow {
       const int n = blocks.length(zeros, from), padded = static_cast<int>(round_up(n, kLanes));
       const Index place = blocks.first_zero() + from;
       const double* X = blocks.gathered(zeros, from, n, place);
+      sums.weight = sums.weights + (blocks.kept() ? place : 0);
       int e = 0;
       for (; e + kStep <= padded; e += kStep)
         zero_terms<L, WithLoss, kUnroll>(X, e, b, loss, sums, concave);
@@ -117,6 +124,19 @@ class SparseRow {
       sums.add_block<kNeeded>(X, blocks.block, padded);
     }
     sums.add_loss(loss);
+  }
+
+  // What was left for later.
+  void add_hessian(RowSums& sums) const {
+    const auto add = [&](const Entries& entries, Index place) {
+      for (Index from = 0; from < entries.count; from += blocks.block) {
+        const int padded = static_cast<int>(round_up(blocks.length(entries, from), kLanes));
+        const double *X = blocks.at(place + from), *weight = sums.weights + place + from;
+        sums.derivatives.add_hessian(X, blocks.block, padded, weight);
+      }
+    };
+    add(blocks.row(), 0);
+    if (!Link::kLinear || Noise::kDispersed) add(blocks.row().stored, blocks.first_zero());
   }
 
   // The gradient of what the entries take from C and A, times by_C and by_A: see ConcavePart.

@@ -116,8 +116,7 @@ inline void set_quartic_sums(const HalfStep& h, Buffer& found) {
   const Index m = h.rows.n_columns;
   const double* weights = h.zeros.column_quadratics + m;
   Accumulator sums(P);
-  Buffer x(Index{K + 1} * kLargestBlock), products(Index{P} * kLargestBlock), w(kLargestBlock),
-      unused(P);
+  Buffer x(Index{K + 1} * kLargestBlock), products(Index{P} * kLargestBlock), w(kLargestBlock);
   found = Buffer(Index{P} * P + kStep);
   std::fill_n(x + K * kLargestBlock, kLargestBlock, kShift);
   sums.reset(true);
@@ -132,9 +131,9 @@ inline void set_quartic_sums(const HalfStep& h, Buffer& found) {
       for (int l = 0; l <= k; ++l, to += kLargestBlock)
         for (int e = 0; e < kLargestBlock; e += kLanes)
           store(to + e, load(x + k * kLargestBlock + e) * load(x + l * kLargestBlock + e));
-    sums.add_block(products, kLargestBlock, static_cast<int>(round_up(n, kLanes)), w, w);
+    sums.add_hessian(products, kLargestBlock, static_cast<int>(round_up(n, kLanes)), w);
   }
-  sums.finish(found, unused, true);
+  sums.finish_hessian(found);
 }
 
 class QuarticSums {
@@ -287,7 +286,7 @@ class ConcavePart {
     const double by_C = ratio - 0.5 * ratio * ratio, by_A = -kRho * ratio;
     sums.derivatives.reset(false);
     entries.add_concave_gradient(b, by_C, by_A, sums);
-    sums.derivatives.finish(nullptr, gradient_, false);
+    sums.derivatives.finish(gradient_);
     zeros_.add_concave(-4.0 * by_C, gradient_);
     for (int k = 0; k < K_; ++k) g[k] += gradient_[k] + by_A * row_.exposure * slope_at_zero(k);
   }

@@ -278,9 +278,15 @@ def _empty(row: _Row, b: Array) -> tuple[Array, float, bool]:
 
 
 def _newton(row: _Row, b: Array) -> tuple[Array, float, bool]:
-    """One projected Newton step: improved row, predicted decrease, whether the full step was refused."""
+    """One projected Newton step: improved row, predicted decrease, whether the full step was refused.
+
+    Coefficients that a bound holds back stay.
+    """
     gradient, hessian = row.gradient(b) + row.box.penalty, row.hessian(b)
-    target = _box_quadratic_program(gradient, hessian, b, row.box)
+    lower, upper, penalty = row.box
+    held = (b <= lower) & (gradient >= 0.0) | (b >= upper) & (gradient <= 0.0)
+    free = _Box(np.where(held, b, lower), np.where(held, b, upper), penalty)
+    target = _box_quadratic_program(gradient, hessian, b, free)
     step = target - b
     values, rejected = _backtrack(row, b, target)
     return values, -float(gradient @ step + 0.5 * step @ hessian @ step), rejected

@@ -1,4 +1,5 @@
-"""The quadratic programs of rows end at their optimum; nearly, where Hessians have no inverse."""
+"""The quadratic programs of rows end at the optimum of the coordinates that no bound holds back at the start;
+nearly, where Hessians have no inverse."""
 
 import numpy as np
 import pytest
@@ -36,6 +37,11 @@ def solved(kernel, program):
     return values, decrease, curvature
 
 
+def held(gradient, start, lower, upper):
+    """Where the slope pushes against a bound."""
+    return (start <= lower) & (gradient >= 0.0) | (start >= upper) & (gradient <= 0.0) | (lower == upper)
+
+
 def check_optimum(program, found, tol=1e-9):
     """Within the bounds, with slopes that push against those that are reached; the figures are the step's."""
     (hessian, gradient, start, lower, upper), (values, decrease, curvature) = program, found
@@ -46,7 +52,8 @@ def check_optimum(program, found, tol=1e-9):
     size = tol * (
         np.abs(hessian).sum(axis=2) * np.abs(step).max(axis=1, keepdims=True) + np.abs(gradient) + 1e-9
     )
-    free = lower < upper
+    free = ~held(gradient, start, lower, upper)
+    assert (values == start)[~free].all()
     assert (slope >= -size)[free & (values < upper)].all()
     assert (slope <= size)[free & (values > lower)].all()
     along = np.einsum("nk,nk->n", gradient, step)
@@ -88,7 +95,8 @@ def test_the_same_as_bounded_least_squares(kernel):
     """``|R (x - target)|^2 / 2`` has the Hessian R'R, and its slope vanishes at the target."""
     roots, hessian, gradient, start, lower, upper = programs(6, 3)
     values = solved(kernel, (hessian, gradient, start, lower, upper))[0]
-    upper = np.where(lower == upper, lower + 1e-12, upper)
+    stay = held(gradient, start, lower, upper)
+    lower, upper = np.where(stay, start, lower), np.where(stay, start + 1e-12, upper)
     for i in range(N):
         target = start[i] - np.linalg.solve(hessian[i], gradient[i])
         best = lsq_linear(roots[i], roots[i] @ target, bounds=(lower[i], upper[i]), tol=1e-14)
