@@ -18,10 +18,10 @@ from log1pnmf.fitting.starts import (
     _Follower,
     adapt_start,
     check_start,
+    halved,
     initialize,
     rank_one,
-    ranked_moves,
-    regrouped,
+    ranked_splits,
     search,
 )
 from log1pnmf.model.noise import ShiftedLog
@@ -180,31 +180,29 @@ def test_a_move_that_regroups_gains_what_it_promises():
     engine = engine_for(math.inf, y)
     s, matrix = engine.problem.size_factors[:, None], engine.problem.counts.to_scipy().astype(float)
     *_, last = alternate(engine, *initialize(engine, 5, "random", as_random(1)), max_iter=5)
-    moves = ranked_moves(matrix, s * last.loadings, last.factors, as_random(0))
-    pairs, ends = ([move for move in moves if len(move.ended) == n] for n in (2, 1))
-    assert (len(pairs), len(ends), moves[:3]) == (10 * 3, 5 * 4, [pairs[0], ends[0], pairs[1]])
-    assert all(sorted(kind, key=lambda move: -move.gain) == kind for kind in (pairs, ends))
-    for move in pairs[:10]:
-        loadings, factors = regrouped(matrix, s * last.loadings, last.factors, move)
+    at = matrix, s * last.loadings, last.factors
+    splits = ranked_splits(*at, as_random(0))
+    assert sorted(split.factor for split in splits) == list(range(5))
+    assert sorted(splits, key=lambda split: -split.gain) == splits
+    for split in splits:
+        loadings, factors = halved(*at, split)
         gain = last.loss - engine.loss(loadings / s, factors)
-        assert gain >= move.gain - 1e-6 * abs(last.loss)
+        assert gain >= split.gain - 1e-6 * abs(last.loss)
 
 
-def test_the_first_move_regroups_what_is_wrong():
+def test_a_regrouping_mends_what_is_wrong():
     """Three blocks of samples and features: one factor has two of them, and two factors share the third."""
     blocks = np.repeat(np.arange(3), 30)
     y = np.random.default_rng(0).poisson(np.where(blocks[:, None] == blocks, 6.0, 0.02))
-    engine = engine_for(math.inf, y)
+    follower = _Follower(lambda problem: NativeEngine(problem, 1), engine_for(math.inf, y))
     shares = np.random.default_rng(1).uniform(0.3, 0.7, size=90)
     wrong = np.stack([blocks < 2, (blocks == 2) * shares, (blocks == 2) * (1.0 - shares)], axis=1) + 1e-3
-    matrix, third = engine.problem.counts.to_scipy().astype(float), (blocks == 2) + 1e-3
-    at = wrong, np.c_[wrong[:, 0], third, third]
-    move = ranked_moves(matrix, *at, as_random(0))[0]
-    assert (move.ended, move.split) == ((1, 2), 0)
-    loadings, _ = regrouped(matrix, *at, move)
-    dominant = loadings.argmax(axis=1)
-    assert [len(set(dominant[blocks == block])) for block in range(3)] == [1, 1, 1]
-    assert len(set(dominant)) == 3
+    third = (blocks == 2) + 1e-3
+    start = follower.advance((wrong, np.c_[wrong[:, 0], third, third]), ALONE)
+    better, objective = follower.regrouped(*start, as_random(0), 3)
+    dominant = better.loadings.argmax(axis=1)
+    assert len(set(zip(dominant, blocks, strict=True))) == len(set(dominant)) == 3
+    assert objective < 0.9 * start[1]
 
 
 def test_crossed_starts_have_the_best_of_both():
@@ -227,14 +225,14 @@ def test_crossed_starts_have_the_best_of_both():
     assert follower.crossed(ends[:1], *ends[0]) == ends[0]
 
 
-def test_moves_never_lose(monkeypatch):
+def test_moves_never_lose():
     for seed in range(3):
         engine = engine_for(math.inf, simulated(seed=seed))
         follower = _Follower(lambda problem: NativeEngine(problem, 1), engine)
         start = follower.advance(initialize(engine, 5, "random", as_random(seed)), ALONE)
         better = moved(follower, start, seed)
         assert engine.loss(better.loadings, better.factors) <= start[1] * (1.0 + 1e-12)
-    monkeypatch.setattr(starts, "HOPELESS", 1.0)  # no guess promises so much: nothing is tried
+    follower.left = start[1], []  # every factor has ended once from here: nothing is left to try
     n_seen = follower.n_seen
     assert follower.regrouped(*start, as_random(0), 3) == start
     assert follower.n_seen == n_seen
@@ -376,7 +374,7 @@ def test_starts_that_agree_end_the_search(monkeypatch):
     monkeypatch.setattr(starts, "AGREED", -1.0)
     searched(engine_for(math.inf, TWO_BLOCKS), 2)
     assert n_searched[:2] == [starts.ALONE[0]] * 2
-    assert set(n_searched[2:]) == {starts.AGAIN}  # no regrouping is hopeful
+    assert set(n_searched[2:]) == {starts.AGAIN, starts.ONE_LESS, starts.REGROUPED}
 
 
 def test_a_start_ends_where_it_has_nearly_converged(monkeypatch):

@@ -6,19 +6,18 @@ and columns without counts are zero, and no two columns are alike.
 "auto" makes a few iterations from several starts at sparse cost, the non-negative SVD and random ones. Where
 they reach the same objective, there is no more to find. Otherwise the best one is changed, a few iterations
 follow, and the better of both is kept: it gets factors of other starts, random ones take the place of some
-(`studies.starts`), and a factor ends, alone or merged with another, and one is split in two (`ranked_moves`).
+(`studies.starts`), and one factor ends and another is split in two (`ranked_splits`).
 Below c = 1 starts differ little and iterations are expensive: it is the SVD.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import cycle, islice, zip_longest
+from itertools import cycle, islice
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -428,12 +427,13 @@ SMALL, FEW = 1_000_000, 5
 """Non-zeros up to which iterations are cheap; fewer factors have few optima, whatever iterations cost."""
 N_RANDOM, ALONE = (1, 3), (20, 30)
 """Random starts beside the SVD, and iterations from each start; more where iterations are cheap."""
-MOST_REGROUPED, MOST_VAIN, TRIES, REGROUPED = (6, 24), 4, 2, 12
+MOST_REGROUPED, MOST_VAIN, ONE_LESS, REGROUPED = (6, 24), 4, 4, 10
 """Regroupings of factors (at c = inf one for each factor, at least), how many in a row without a gain end
-them, how many of these may split or end the same factor (a pair: one), and iterations of each."""
+them, and iterations without the factor that ends and after the split."""
 MOST_EXCHANGED, MOST_FAILED, AGAIN = 24, (8, 4), 25
 """Perturbations where iterations are cheap, likewise; fewer fail where starts were crossed before."""
-UNLIKE, GROWN = 0.9, 3  # cosine below which a factor is new, and iterations with new ones besides
+UNLIKE, GROWN, CROSSED = 0.9, 3, 12
+"""Cosine below which a factor is new, and iterations with new ones besides and with the best of all."""
 EXCHANGED = (2, 4)
 """Factors that a perturbation exchanges, in turn; at most half of all."""
 GAINED, WORTHWHILE = 2e-5, 1e-4
@@ -446,8 +446,6 @@ FIRST_LOOK = 3
 """Iterations after which zeros are checked that were chosen for other loadings and factors."""
 SEARCH_ERRORS = 3e-4
 """`zeros_tol` of the search."""
-HOPELESS = -1.2e-2
-"""A guess of the gain, relative to the objective, below which a merge and split is not tried."""
 NEARLY_CONVERGED = 1e-6
 """Two changes of the objective in a row that are smaller, relative to it, end the iterations from a start."""
 
@@ -499,7 +497,7 @@ def search(
             with threadpool_limits(1, user_api="blas"):  # the same bits for any number of threads
                 pair, least = follower.crossed(ends, pair, least)
             pair, least = follower.regrouped(pair, least, rng, most)
-        if not agree and (small or K == 2):  # two factors leave little to regroup
+        if not agree and (small or K == 2):
             pair, least = follower.moved(pair, least, rng, MOST_FAILED[crosses])
         if small or not agree:
             pair, least = follower.regrouped(pair, least, rng, most)
@@ -521,6 +519,10 @@ class _Follower:
         self.update = None if identity else AdaptiveUpdate(SEARCH_ERRORS, early=1.0)
         self.engine = exact if self.update is None else make(self.update.begin(exact))
         self.effects = finds_effects(exact)
+        self.left: tuple[float, list[int]] = (
+            math.nan,
+            [],
+        )  # an objective, and factors that have not ended there
 
     def crossed(self, ends: list[tuple[Point, float]], best: Point, least: float) -> tuple[Point, float]:
         """Add what factors other ends have and the best one has not, and drop those that matter least."""
@@ -528,7 +530,8 @@ class _Follower:
         matrix, K = _linked(problem), best.factors.shape[1]
         matrix.data *= np.repeat(exposure, np.diff(matrix.indptr))
         for other, _ in sorted(ends, key=lambda end: end[1])[1:]:
-            new = (_unit(best.factors).T @ _unit(other.factors)).max(axis=0) < UNLIKE
+            a, b = (np.maximum(np.linalg.norm(point.factors, axis=0), SMALLEST) for point in (best, other))
+            new = (best.factors.T @ other.factors / np.outer(a, b)).max(axis=0) < UNLIKE
             if not new.any():
                 continue
             pairs = (best.loadings, other.loadings), (best.factors, other.factors)
@@ -537,7 +540,7 @@ class _Follower:
             if max(kept) < K:  # none is new
                 continue
             few = lifted(problem, point.loadings[:, kept], point.factors[:, kept])
-            child, reached = self.advance(few, REGROUPED)
+            child, reached = self.advance(few, CROSSED)
             if reached < least:
                 best, least = child, reached
         return best, least
@@ -559,31 +562,30 @@ class _Follower:
         return best, least
 
     def regrouped(self, best: Point, least: float, rng: Random, most: int) -> tuple[Point, float]:
-        """Make moves, again and again, as long as that gains."""
+        """End a factor and, a few iterations later, split another, as long as that gains."""
         problem, exposure = self.exact.problem, self.exact.problem.exposure[:, None]
-        matrix = _linked(problem)
+        matrix, K = _linked(problem), best.factors.shape[1]
         matrix.data *= np.repeat(exposure, np.diff(matrix.indptr))
-        n_failed, moves = 0, None
-        tried: Counter[Any] = Counter()  # what moves ended and what they split
+        n_failed, (at, left) = 0, self.left
         for number in range(1, most + 1):
             self._describe(number, most)
-            at = exposure * best.loadings, best.factors
-            if moves is None:
-                with threadpool_limits(1, user_api="blas"):  # the same bits for any number of threads
-                    moves = iter(ranked_moves(matrix, *at, rng))
-            hopeful = (one for one in moves if one.gain >= HOPELESS * abs(least))
-            move = next((m for m in hopeful if len(m.ended) * tried[m.ended] < TRIES > tried[m.split]), None)
-            if move is None:
+            if not at - least <= WORTHWHILE * abs(least):  # another point
+                at, left = least, list(rng.permutation(K))
+            if not left or n_failed == MOST_VAIN:
                 break
-            tried.update((move.ended, move.split))
-            loadings, factors = regrouped(matrix, *at, move)
-            other, reached = self.advance(lifted(problem, loadings / exposure, factors), REGROUPED)
+            ended = left.pop()
+            fewer = (np.delete(side, ended, axis=1) for side in (best.loadings, best.factors))
+            point, _ = self.advance(lifted(problem, *fewer), ONE_LESS)
+            parts = matrix, exposure * point.loadings, point.factors
+            with threadpool_limits(1, user_api="blas"):  # the same bits for any number of threads
+                loadings, factors = halved(*parts, ranked_splits(*parts, rng)[0])
+            order = np.insert(np.arange(K - 1), ended, K - 1)  # the second half comes where one ended
+            pair = lifted(problem, (loadings / exposure)[:, order], factors[:, order])
+            other, reached = self.advance(pair, REGROUPED)
             n_failed = 0 if least - reached > GAINED * abs(least) else n_failed + 1
             if reached < least:
-                best, least, moves = other, reached, None
-                tried.clear()
-            if n_failed == MOST_VAIN:
-                break
+                best, least = other, reached
+        self.left = at, left
         return best, least
 
     def _describe(self, number: int, most: int) -> None:
@@ -639,68 +641,59 @@ def exchanged(loadings: Array, factors: Array, n_new: int, rng: Random) -> tuple
     return np.c_[loadings, of_samples], np.c_[factors * (1.0 - n_new / n_components), mean * of_features]
 
 
-# ---------- moves that end a factor, alone or merged with another, and split one, the most promising first
+# ---------- which factor is split, and how
 
 # A factor's own part of a count is the count times its share of eta, its expected part if the link is the
-# identity. A factor fits its own counts by a table of rank one, row sums times column sums over the total.
-# Split: the first axis of a correspondence analysis of a factor's own counts, scores u of samples and v of
-# features, makes two factors of it, ``l (1 + u), f (1 + v)`` and ``l (1 - u), f (1 - v)``, halved. Merge: two
-# factors become the table of rank one of what both have. With the identity link the log-likelihood gains at
-# least what the own counts z gain, ``sum z log(new / old)`` less the change of the total, before a single
-# iteration; with others this ranks the moves. Where a factor ends alone, iterations about halve what is lost.
-# Some rows are enough for all this.
+# identity. The first axis of a correspondence analysis of a factor's own counts, scores u of samples and v of
+# features, makes two factors of it, ``l (1 + u), f (1 + v)`` and ``l (1 - u), f (1 - v)``, halved. With the
+# identity link the log-likelihood gains at least what the own counts z gain, ``sum z log(new / old)`` less
+# the change of the total, before a single iteration; with others this ranks factors. Some rows are enough.
 
-MOST_ROWS, MOST_ENTRIES, FEWEST_ROWS = 1000, 200_000, 50  # by which moves are ranked
+MOST_ROWS, MOST_ENTRIES, FEWEST_ROWS = 1000, 200_000, 50  # by which splits are ranked
 N_POWER = 6  # steps of the power method
 STEEPEST = 0.9  # largest score: no entry of a split factor becomes zero
 SMALLEST = np.finfo(np.float64).tiny
 
 
-class Move(NamedTuple):
-    """End the last of one or two factors, merged with the first, and split another by scores of features."""
+class Split(NamedTuple):
+    """Split a factor by scores of features."""
 
-    ended: tuple[int, ...]
-    split: int
+    factor: int
     scores: Array
     gain: float  # a guess
 
 
-def ranked_moves(matrix: sparse.csr_array, loadings: Array, factors: Array, rng: Random) -> list[Move]:
-    """Return a move for each factor and each other, and each pair that is alike, the most promising first.
-
-    Moves that end one and two take turns. `matrix` are counts on the scale of ``loadings @ factors.T``.
-    """
+def ranked_splits(matrix: sparse.csr_array, loadings: Array, factors: Array, rng: Random) -> list[Split]:
+    """Return a split of each factor, the best first; counts are on the scale of ``loadings @ factors.T``."""
     n, K = loadings.shape
     most = min(MOST_ROWS, max(FEWEST_ROWS, MOST_ENTRIES * n // max(matrix.nnz, 1)))
     rows = np.sort(rng.permutation(n)[:most])
-    matrix, loadings = matrix[rows], loadings[rows]
-    i, j, parts = _parts(matrix, loadings, factors)
-    eta = np.maximum(parts.sum(axis=0), SMALLEST)
-    ratio = matrix.data / eta
-    of_rows, (of_features, scores) = np.zeros((len(rows), K)), np.zeros((2, len(factors), K))
-    gains, ends, pairs = np.zeros(K), {}, {}
+    matrix, found = matrix[rows], []
+    i, j, parts = _parts(matrix, loadings[rows], factors)
+    ratio = matrix.data / np.maximum(parts.sum(axis=0), SMALLEST)
     for k in range(K):
         own = sparse.csr_array((ratio * parts[k], j, matrix.indptr), shape=matrix.shape)
-        of_rows[:, k], of_features[:, k] = own.sum(axis=1), own.sum(axis=0)
-        u, scores[:, k] = _first_axis(own, rng)
-        u, v = _clipped(u), _clipped(scores[:, k])
-        excess = (of_rows[:, k] @ u) * (of_features[:, k] @ v) / max(of_rows[:, k].sum(), SMALLEST)
-        gains[k] = own.data @ np.log1p(u[i] * v[j]) - excess
-        left = np.log(np.maximum(1.0 - parts[k] / eta, 0.05))  # of a mean that other factors also have
-        ends[(k,)] = -0.5 * (matrix.data @ left + own.data.sum())
-    unit = _unit(of_features)
-    alike = unit.T @ unit
-    for pair in sorted(((a, b) for b in range(K) for a in range(b)), key=lambda pair: -alike[pair])[: 2 * K]:
-        both = parts[pair[0]] + parts[pair[1]]
-        own_rows, own_columns = (x[:, pair].sum(axis=1) for x in (of_rows, of_features))
-        now = (ratio * both) @ np.log(np.maximum(both, SMALLEST))
-        pairs[pair] = now - _entropy(own_rows) - _entropy(own_columns) + _entropy(own_rows.sum())
-    turns = []
-    for losses in (pairs, ends):
-        guesses = {(at, k): gains[k] - lost for at, lost in losses.items() for k in range(K) if k not in at}
-        best = sorted(guesses, key=lambda move: -guesses[move])
-        turns.append([Move(at, k, scores[:, k], n / len(rows) * guesses[at, k]) for at, k in best])
-    return [move for turn in zip_longest(*turns) for move in turn if move is not None]
+        of_rows, of_features = own.sum(axis=1), own.sum(axis=0)
+        scores = _first_axis(own, rng)
+        u, v = _of_samples(own, scores), np.clip(scores, -STEEPEST, STEEPEST)
+        excess = (of_rows @ u) * (of_features @ v) / max(of_rows.sum(), SMALLEST)
+        gain = own.data @ np.log1p(u[i] * v[j]) - excess
+        found.append(Split(k, scores, n / len(rows) * gain))
+    return sorted(found, key=lambda split: -split.gain)
+
+
+def halved(matrix: sparse.csr_array, loadings: Array, factors: Array, split: Split) -> tuple[Array, Array]:
+    """Split a factor, the second half last; the scores of all samples follow from those of features."""
+    k = split.factor
+    _, j, parts = _parts(matrix, loadings, factors)
+    values = matrix.data * parts[k] / np.maximum(parts.sum(axis=0), SMALLEST)
+    own = sparse.csr_array((values, j, matrix.indptr), shape=matrix.shape)
+    u, v = _of_samples(own, split.scores), np.clip(split.scores, -STEEPEST, STEEPEST)
+    loadings = np.c_[loadings, loadings[:, k] * (1.0 - u)]
+    factors = np.c_[factors, 0.5 * factors[:, k] * (1.0 - v)]
+    loadings[:, k] *= 1.0 + u
+    factors[:, k] *= 0.5 * (1.0 + v)
+    return loadings, factors
 
 
 def most_useful(matrix: sparse.csr_array, loadings: Array, factors: Array, n: int) -> list[int]:
@@ -714,35 +707,22 @@ def most_useful(matrix: sparse.csr_array, loadings: Array, factors: Array, n: in
     return kept
 
 
-def regrouped(matrix: sparse.csr_array, loadings: Array, factors: Array, move: Move) -> tuple[Array, Array]:
-    """Make a move; the scores of all samples follow from those of features."""
-    ended, k = list(move.ended), move.split
-    _, j, parts = _parts(matrix, loadings, factors)
-    values = matrix.data * parts[k] / np.maximum(parts.sum(axis=0), SMALLEST)
-    own = sparse.csr_array((values, j, matrix.indptr), shape=matrix.shape)
-    sums = own.sum(axis=1)
-    scores = own @ move.scores / np.maximum(sums, SMALLEST)
-    scores /= max(math.sqrt(sums @ scores**2 / max(sums.sum(), SMALLEST)), SMALLEST)
-    u, v = _clipped(scores), _clipped(move.scores)
-    new_loadings, new_factors = loadings.copy(), factors.copy()
-    of_rows = (loadings[:, ended] * factors[:, ended].sum(axis=0)).sum(axis=1)
-    of_features = (factors[:, ended] * loadings[:, ended].sum(axis=0)).sum(axis=1)
-    root = max(math.sqrt(of_rows.sum()), SMALLEST)
-    new_loadings[:, ended[0]], new_factors[:, ended[0]] = of_rows / root, of_features / root
-    for column, sign in ((k, 1.0), (ended[-1], -1.0)):
-        new_loadings[:, column] = loadings[:, k] * (1.0 + sign * u)
-        new_factors[:, column] = 0.5 * factors[:, k] * (1.0 + sign * v)
-    return new_loadings, new_factors
-
-
 def _parts(matrix: sparse.csr_array, loadings: Array, factors: Array) -> tuple[Any, Any, Array]:
     """Return row and column of each entry, and the part of every factor there."""
     i, j = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)), matrix.indices
     return i, j, np.take(loadings.T, i, axis=1) * np.take(factors.T, j, axis=1)
 
 
-def _first_axis(own: sparse.csr_array, rng: Random) -> tuple[Array, Array]:
-    """Return scores of rows and columns, whose mean is 0 and variance 1, weighted by their sums."""
+def _of_samples(own: sparse.csr_array, scores: Array) -> Array:
+    """Return the scores of samples that follow from those of features, clipped."""
+    sums = own.sum(axis=1)
+    found = own @ scores / np.maximum(sums, SMALLEST)
+    found /= max(math.sqrt(sums @ found**2 / max(sums.sum(), SMALLEST)), SMALLEST)
+    return np.clip(found, -STEEPEST, STEEPEST)
+
+
+def _first_axis(own: sparse.csr_array, rng: Random) -> Array:
+    """Return scores of columns, whose mean is 0 and variance 1, weighted by their sums."""
     rows, columns = own.sum(axis=1), own.sum(axis=0)
     total = max(rows.sum(), SMALLEST)
     a, b = np.sqrt(rows / total), np.sqrt(columns / total)
@@ -756,16 +736,4 @@ def _first_axis(own: sparse.csr_array, rng: Random) -> tuple[Array, Array]:
         v = inverse_b * (own.T @ (inverse_a * u)) / total
         v -= b * (b @ v)
         v /= max(float(np.linalg.norm(v)), SMALLEST)
-    return u * inverse_a, v * inverse_b
-
-
-def _unit(columns: Array) -> Array:
-    return columns / np.maximum(np.linalg.norm(columns, axis=0), SMALLEST)
-
-
-def _clipped(scores: Array) -> Array:
-    return np.clip(scores, -STEEPEST, STEEPEST)
-
-
-def _entropy(values: Array) -> float:
-    return float(np.sum(values * np.log(np.maximum(values, SMALLEST))))
+    return v * inverse_b
