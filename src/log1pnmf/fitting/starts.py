@@ -519,10 +519,8 @@ class _Follower:
         self.update = None if identity else AdaptiveUpdate(SEARCH_ERRORS, early=1.0)
         self.engine = exact if self.update is None else make(self.update.begin(exact))
         self.effects = finds_effects(exact)
-        self.left: tuple[float, list[int]] = (
-            math.nan,
-            [],
-        )  # an objective, and factors that have not ended there
+        # an objective, and the factors that no regrouping has ended there yet
+        self.left: tuple[float, list[int]] = (math.nan, [])
 
     def crossed(self, ends: list[tuple[Point, float]], best: Point, least: float) -> tuple[Point, float]:
         """Add what factors other ends have and the best one has not, and drop those that matter least."""
