@@ -1,7 +1,8 @@
 """Laws of the starts."""
 
 import math
-from types import SimpleNamespace
+from itertools import count
+from unittest.mock import DEFAULT, Mock
 
 import numpy as np
 import pytest
@@ -17,11 +18,12 @@ from log1pnmf.fitting.starts import (
     STARTS,
     _Follower,
     adapt_start,
+    best_split,
     check_start,
     halved,
     initialize,
+    most_useful,
     rank_one,
-    ranked_splits,
     search,
 )
 from log1pnmf.model.noise import ShiftedLog
@@ -66,14 +68,16 @@ def test_a_start_is_usable(c, init, n_components):
     assert math.isfinite(engine.loss(loadings, factors))
 
 
-@pytest.mark.parametrize("init", STARTS)
+@pytest.mark.parametrize("init", [*STARTS, "auto"])
 def test_seeds_decide(init):
-    engine = engine_for(1.0)
-    one, same, other = (initialize(engine, 4, init, as_random(seed))[0] for seed in (0, 0, 1))
+    seeds, engine = (0, 0, 1, np.random.RandomState(0)), engine_for(1.0)
+    found = (initialize(engine, 4, init, as_random(seed))[0] for seed in seeds)
+    one, same, other, legacy = (
+        (searched(engine, seed=seed)[0].loadings for seed in seeds) if init == "auto" else found
+    )
     np.testing.assert_array_equal(one, same)
     assert not np.array_equal(one, other)
-    for rng in (np.random.RandomState(0), np.random.default_rng(0)):
-        assert np.isfinite(initialize(engine, 4, init, as_random(rng))[0]).all()
+    assert np.isfinite(legacy).all()
 
 
 @pytest.mark.parametrize("c", SHIFTS)
@@ -146,7 +150,7 @@ def test_copies_are_told_apart_and_columns_that_are_zero_on_both_sides_come_aliv
     assert others[:, 3].any()
 
 
-ALONE = starts.ALONE[1]
+ALONE = starts.ALONE
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
 
 
@@ -181,13 +185,22 @@ def test_a_move_that_regroups_gains_what_it_promises():
     s, matrix = engine.problem.size_factors[:, None], engine.problem.counts.to_scipy().astype(float)
     *_, last = alternate(engine, *initialize(engine, 5, "random", as_random(1)), max_iter=5)
     at = matrix, s * last.loadings, last.factors
-    splits = ranked_splits(*at, as_random(0))
-    assert sorted(split.factor for split in splits) == list(range(5))
-    assert sorted(splits, key=lambda split: -split.gain) == splits
-    for split in splits:
+    for seed in range(5):
+        split = best_split(*at, as_random(seed))
         loadings, factors = halved(*at, split)
         gain = last.loss - engine.loss(loadings / s, factors)
-        assert gain >= split.gain - 1e-6 * abs(last.loss)
+        assert 0.0 < split[2] <= gain + 1e-6 * abs(last.loss)
+
+
+def test_a_factor_of_few_samples_is_useful():
+    """Three samples of a thousand have counts of their own: what explains them stays, and a copy goes."""
+    y = np.zeros((1000, 40))
+    y[:, :30] = np.random.default_rng(0).poisson(3.0, (1000, 30))
+    y[[5, 500, 900], 30:] = 20.0
+    common = np.arange(40) < 30
+    loadings = np.c_[np.ones((1000, 2)), y[:, -1] > 0.0]
+    factors = np.stack([2.85 * common, 0.15 * common, 20.0 * ~common], axis=1)
+    assert most_useful(sparse.csr_array(y), loadings, factors, 2) == [0, 2]
 
 
 def test_a_regrouping_mends_what_is_wrong():
@@ -261,24 +274,22 @@ def test_it_is_never_behind_the_svd():
         assert engine.loss(pair.loadings, pair.factors) <= last.objective * (1.0 + 1e-5)
 
 
-def test_seeds_decide_the_race():
-    engine = engine_for(math.inf)
-    one, same, other = (searched(engine, seed=seed)[0].loadings for seed in (0, 0, 1))
-    np.testing.assert_array_equal(one, same)
-    assert not np.array_equal(one, other)
-
-
 def test_larger_data_race_on_a_part(monkeypatch):
     """Samples beside the part get loadings for its factors; features without a count in it can still come."""
-    monkeypatch.setattr(starts, "MOST_SEARCHED", 30)
-    y = simulated(300, 50)
-    engine = engine_for(math.inf, np.c_[y, np.arange(300) == 3])  # a feature with one count
-    pair, _ = searched(engine)
-    monkeypatch.setattr(starts, "MOST_SEARCHED", 1000)
-    whole, _ = searched(engine)
-    losses = [engine.loss(one.loadings, one.factors) for one in (pair, whole)]
-    assert losses[0] == pytest.approx(losses[1], rel=0.1)
-    monkeypatch.setattr(starts, "MOST_SEARCHED", 30)
+    engine = engine_for(math.inf, np.c_[simulated(300, 50), np.arange(300) == 3])  # a feature with one count
+    monkeypatch.setattr(starts, "AGREED", -1.0)
+    losses = []
+    for most, medium in (
+        (1000, 0),
+        (30, starts.MEDIUM),
+        (30, 0),
+    ):  # regroupings on all samples follow, or none
+        monkeypatch.setattr(starts, "MOST_SEARCHED", most)
+        monkeypatch.setattr(starts, "MEDIUM", medium)
+        pair, _ = searched(engine)
+        losses.append(engine.loss(pair.loadings, pair.factors))
+    assert losses[1] == pytest.approx(losses[0], rel=0.1)
+    assert losses[1] < losses[2]
     monkeypatch.setattr(starts, "FEWEST", 2.0)  # no feature has counts in enough samples: all take part
     rare, _ = searched(engine)
     assert math.isfinite(engine.loss(rare.loadings, rare.factors))
@@ -316,12 +327,10 @@ def test_the_fit_says_what_was_taken():
 def test_a_resumed_fit_races_no_more_and_knows_what_was_taken(tmp_path, monkeypatch, n_init):
     options = {"c": math.inf, "n_init": n_init, "checkpoint": tmp_path / "fit.npz"}
     whole = fit_log1p_nmf(Y, 4, **options)
-    seen = 0
+    seen = count(1)
 
     def stop(iteration):
-        nonlocal seen
-        seen += 1
-        return seen == whole.n_iter + 5 or (n_init == 1 and seen == 3)
+        return next(seen) == (3 if n_init == 1 else whole.n_iter + 5)
 
     fit_log1p_nmf(Y, 4, callbacks=[stop], **options)
     if n_init == 1:
@@ -334,12 +343,7 @@ def test_a_resumed_fit_races_no_more_and_knows_what_was_taken(tmp_path, monkeypa
 @pytest.mark.parametrize("c", [0.1, math.inf])
 def test_several_starts_are_not_the_same_one(monkeypatch, c):
     taken = []
-
-    def noted(*arguments, **options):
-        taken.append(search(*arguments, **options))
-        return taken[-1]
-
-    monkeypatch.setattr(starts, "search", noted)
+    monkeypatch.setattr(starts, "search", lambda *a, **b: taken.append(search(*a, **b)) or taken[-1])
     fit_log1p_nmf(Y, 4, c=c, n_init=3)
     assert len(taken) == 3
     assert {name for _, name in taken[1:]} == {"random"}
@@ -347,16 +351,8 @@ def test_several_starts_are_not_the_same_one(monkeypatch, c):
 
 
 def test_ctrl_c_in_a_later_race_gives_the_best_so_far(monkeypatch):
-    n_races = 0
-
-    def interrupted(*arguments, **options):
-        nonlocal n_races
-        n_races += 1
-        if n_races == 2:
-            raise KeyboardInterrupt
-        return search(*arguments, **options)
-
-    monkeypatch.setattr(starts, "search", interrupted)
+    races = [DEFAULT, KeyboardInterrupt, DEFAULT]
+    monkeypatch.setattr(starts, "search", Mock(wraps=search, side_effect=races))
     with pytest.warns(RuntimeWarning, match="interrupted"):
         fit = fit_log1p_nmf(Y, 4, c=math.inf, n_init=3)
     assert fit.stopped == "interrupted"
@@ -369,22 +365,26 @@ def test_starts_that_agree_end_the_search(monkeypatch):
     advance = starts._Follower.advance
     monkeypatch.setattr(starts._Follower, "advance", lambda *a: n_searched.append(a[2]) or advance(*a))
     searched(engine_for(math.inf, TWO_BLOCKS), 2)
-    assert n_searched == [starts.ALONE[0]] * 2
+    assert n_searched == [starts.ALONE] * 2
     n_searched.clear()
     monkeypatch.setattr(starts, "AGREED", -1.0)
     searched(engine_for(math.inf, TWO_BLOCKS), 2)
-    assert n_searched[:2] == [starts.ALONE[0]] * 2
+    assert n_searched[:2] == [starts.ALONE] * 2
     assert set(n_searched[2:]) == {starts.AGAIN, starts.ONE_LESS, starts.REGROUPED}
 
 
-def test_a_start_ends_where_it_has_nearly_converged(monkeypatch):
-    engine, ends = engine_for(math.inf, np.random.default_rng(0).poisson(4.0, (40, 30))), []
-    for limit in (starts.NEARLY_CONVERGED, -1.0):
-        monkeypatch.setattr(starts, "NEARLY_CONVERGED", limit)
-        seen = []
-        start = initialize(engine, 2, "nndsvd", as_random(0))
-        follower = _Follower(lambda one: NativeEngine(one, 1), engine, SimpleNamespace(show=seen.append))
-        _, reached = follower.advance(start, ALONE)
-        ends.append((len(seen), reached))
-    assert ends[0][0] < ends[1][0]
-    assert ends[0][1] == pytest.approx(ends[1][1], rel=3e-5)
+def test_iterations_end_where_nothing_more_is_to_come(monkeypatch):
+    """They have nearly converged, or a target cannot be reached at half the pace of the last one."""
+    engine = engine_for(math.inf, np.random.default_rng(0).poisson(4.0, (40, 30)))
+
+    def followed(target=math.inf):
+        follower = _Follower(lambda one: NativeEngine(one, 1), engine)
+        return follower.advance(initialize(engine, 2, "nndsvd", as_random(0)), 40, target)[1], follower.n_seen
+
+    early = followed()
+    monkeypatch.setattr(starts, "NEARLY_CONVERGED", -1.0)
+    reached, n_seen = followed()
+    assert early == (pytest.approx(reached, rel=3e-5), min(early[1], n_seen - 1))
+    assert followed(1.01 * reached) == (reached, n_seen)
+    assert followed(0.999 * reached)[1] < n_seen
+    assert followed(0.5 * reached)[1] == starts.FIRST_LOOK

@@ -6,7 +6,7 @@ and columns without counts are zero, and no two columns are alike.
 "auto" makes a few iterations from several starts at sparse cost, the non-negative SVD and random ones. Where
 they reach the same objective, there is no more to find. Otherwise the best one is changed, a few iterations
 follow, and the better of both is kept: it gets factors of other starts, random ones take the place of some
-(`studies.starts`), and one factor ends and another is split in two (`ranked_splits`).
+(`studies.starts`), and one factor ends and another is split in two (`best_split`).
 Below c = 1 starts differ little and iterations are expensive: it is the SVD.
 """
 
@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import cycle, islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy
@@ -48,6 +48,7 @@ Array = NDArray[np.float64]
 STARTS = tuple(init for init in INITS if init != "auto")
 TINY = 1e-8  # relative to the baseline: the product of two such columns does not change the fit
 LIFTED = 1e-3  # relative to the column's mean, where a given start has zeros that rule out a count
+RAISED = 0.1  # likewise, after a change: an eta that is too small only doubles in a step, others fall at once
 SVD_FILL = 1e-2  # relative to the mean, where the SVD leaves zeros
 SAMPLE = 300  # rows and columns on which the fitted total is matched
 
@@ -130,11 +131,7 @@ def _linked(problem: Problem) -> sparse.csr_array:
 
 
 def check_start(start: Any, shape: tuple[int, int], n_components: int) -> tuple[Array, Array]:
-    """Check a start given by the user.
-
-    `start`: arrays of shape (n, K) and (m, K), finite and non-negative. Factors may be K x m, as
-    `components_` are; where m = K they are taken as m x K.
-    """
+    """Check loadings (n, K) and factors (m, K), or K x m as `components_` are unless m = K."""
     try:
         given = dict(zip(("loadings", "factors"), start, strict=True))
     except (TypeError, ValueError):
@@ -157,11 +154,7 @@ def check_start(start: Any, shape: tuple[int, int], n_components: int) -> tuple[
 
 
 def adapt_start(problem: Problem, loadings: Array, factors: Array, rng: Random) -> tuple[Array, Array]:
-    """Make a checked start usable.
-
-    Counts whose mean would be zero get small positive loadings and factors, columns that are zero on both
-    sides or copies of each other get noise, empty rows and columns become zero. Nothing else is changed.
-    """
+    """Make a checked start usable: every count has a mean, every column entries, no two are alike."""
     loadings, factors, seen = loadings.copy(), factors.copy(), set()
     used = np.asarray(loadings.any(axis=0) | factors.any(axis=0))
     for k in range(loadings.shape[1]):
@@ -211,8 +204,8 @@ def _impossible(problem: Problem, loadings: Array, factors: Array) -> tuple[Arra
 
 
 def lifted(problem: Problem, loadings: Array, factors: Array) -> tuple[Array, Array]:
-    """Raise every entry to a small part of its column's mean; empty rows and columns are zero."""
-    loadings, factors = (np.maximum(values, LIFTED * values.mean(axis=0)) for values in (loadings, factors))
+    """Raise every entry to a part of its column's mean; empty rows and columns are zero."""
+    loadings, factors = (np.maximum(values, RAISED * values.mean(axis=0)) for values in (loadings, factors))
     return _without_empty(problem, loadings, factors)
 
 
@@ -253,20 +246,13 @@ def match_total(problem: Problem, loadings: Array, factors: Array, rng: Random) 
 
 
 def continued_start(
-    fit: Fit,
-    problem: Problem,
-    n_components: int,
-    rng: Random,
-    *,
-    loadings: Array | None = None,
+    fit: Fit, problem: Problem, n_components: int, rng: Random, *, loadings: Array | None = None
 ) -> tuple[Array, Array]:
     """Make a start for `problem` from an earlier fit.
 
-    Factors that are to be added are tiny and random, so that the start fits as the earlier fit did; when
-    there are to be fewer, those with the largest share of the signal stay, and the baseline. When `c` has
-    changed the loadings stay, with a largest value of 1, and each factor goes from the old link to the new
-    one as the rates of a sample that has only this factor, fully; then all are scaled alike, so that the
-    fitted total is that of the counts.
+    Factors that are added are tiny and random; those with the largest share of the signal stay where there
+    are to be fewer, and the baseline. When `c` has changed, a factor goes from the old link to the new one as
+    the rates of a sample that has only this factor, fully; then all are scaled to the total of the counts.
     """
     scale = scale_of(fit.loadings, fit.factors, "max", fit.kinds)
     old = scaled(fit.loadings if loadings is None else loadings, fit.factors, scale)
@@ -425,14 +411,16 @@ FEWEST = 1e-3
 """Share of these samples in which a feature has counts at least, if it is to take part."""
 SMALL, FEW = 1_000_000, 5
 """Non-zeros up to which iterations are cheap; fewer factors have few optima, whatever iterations cost."""
-N_RANDOM, ALONE = (1, 3), (20, 30)
-"""Random starts beside the SVD, and iterations from each start; more where iterations are cheap."""
-MOST_REGROUPED, MOST_VAIN, ONE_LESS, REGROUPED = (6, 24), 4, 4, 10
+N_RANDOM, ALONE = (1, 3), 20
+"""Random starts beside the SVD, more where iterations are cheap, and iterations from each start."""
+MEDIUM, SETTLED = 3_000_000, 10
+"""Non-zeros up to which a start that was found on some samples is regrouped on all, after some iterations."""
+MOST_REGROUPED, MOST_VAIN, ONE_LESS, REGROUPED = (6, 24), 4, 3, 10
 """Regroupings of factors (at c = inf one for each factor, at least), how many in a row without a gain end
 them, and iterations without the factor that ends and after the split."""
 MOST_EXCHANGED, MOST_FAILED, AGAIN = 24, (8, 4), 25
 """Perturbations where iterations are cheap, likewise; fewer fail where starts were crossed before."""
-UNLIKE, GROWN, CROSSED = 0.9, 3, 12
+UNLIKE, GROWN, CROSSED = 0.9, 3, 8
 """Cosine below which a factor is new, and iterations with new ones besides and with the best of all."""
 EXCHANGED = (2, 4)
 """Factors that a perturbation exchanges, in turn; at most half of all."""
@@ -451,6 +439,8 @@ NEARLY_CONVERGED = 1e-6
 
 Make: TypeAlias = Callable[[Problem], Engine]
 """Makes the engine of a problem whose counts are in memory."""
+End: TypeAlias = tuple[Point, float]
+"""Where iterations lead, and the objective there."""
 
 
 def search(
@@ -481,13 +471,12 @@ def search(
     label = "searching for a start"
     with nullcontext() if after is None else Progress(label, "iteration", after=after) as bar:
         follower = _Follower(make, make(searched), bar)
-        ends: list[tuple[Point, float]] = []
+        ends: list[End] = []
         agree = False  # whether the lowest objectives are those of the same optimum
         while len(ends) < len(names) and not agree:
             if bar is not None:
                 bar.describe(f"{label} ({len(ends) + 1} of {len(names)})")
-            start = initialize(follower.engine, K, names[len(ends)], rng)
-            ends.append(follower.advance(start, ALONE[small]))
+            ends.append(follower.advance(initialize(follower.engine, K, names[len(ends)], rng), ALONE))
             best = min(range(len(ends)), key=lambda one: ends[one][1])
             pair, least = ends[best]
             agree = sum(end - least <= AGREED * abs(least) for _, end in ends) == N_AGREEING[small]
@@ -501,20 +490,29 @@ def search(
             pair, least = follower.moved(pair, least, rng, MOST_FAILED[crosses])
         if small or not agree:
             pair, least = follower.regrouped(pair, least, rng, most)
-    if not whole:
-        everyone = make(replace(exact, zeros=quadratic(problem.link)))
-        factors = np.zeros((problem.counts.n_features, K))
-        factors[features] = pair.factors
-        pair = spread(everyone, Point(pair.loadings, factors), FREE).on_host()
+        if not whole:
+            pair = _on_all(make, exact, pair, features)
+            if not agree and problem.counts.nnz <= MEDIUM:  # an optimum of some samples may not be one of all
+                follower = _Follower(make, make(exact), bar, follower.n_seen)
+                found = follower.advance(lifted(exact, pair.loadings, pair.factors), SETTLED)
+                pair, _ = follower.regrouped(*found, rng, most, MOST_VAIN - 1)
     ordered = arranged(pair.loadings, pair.factors)  # with a penalty, the first factor is the one without
     return Point(*adapt_start(problem, *ordered, rng)), names[best]
+
+
+def _on_all(make: Make, problem: Problem, pair: Point, features: NDArray[np.int64]) -> Point:
+    """Return what was found for some samples and features for all of them."""
+    factors = np.zeros((problem.counts.n_features, pair.factors.shape[1]))
+    factors[features] = pair.factors
+    everyone = make(replace(problem, zeros=quadratic(problem.link)))
+    return spread(everyone, Point(pair.loadings, factors), FREE).on_host()
 
 
 class _Follower:
     """Follows the solver from one start after the other, with adaptive zeros, and improves where it leads."""
 
-    def __init__(self, make: Make, exact: Engine, bar: Progress | None = None) -> None:
-        self.make, self.exact, self.bar, self.n_seen = make, exact, bar, 0
+    def __init__(self, make: Make, exact: Engine, bar: Progress | None = None, n_seen: int = 0) -> None:
+        self.make, self.exact, self.bar, self.n_seen = make, exact, bar, n_seen
         identity = exact.problem.link.is_identity
         self.update = None if identity else AdaptiveUpdate(SEARCH_ERRORS, early=1.0)
         self.engine = exact if self.update is None else make(self.update.begin(exact))
@@ -522,7 +520,7 @@ class _Follower:
         # an objective, and the factors that no regrouping has ended there yet
         self.left: tuple[float, list[int]] = (math.nan, [])
 
-    def crossed(self, ends: list[tuple[Point, float]], best: Point, least: float) -> tuple[Point, float]:
+    def crossed(self, ends: list[End], best: Point, least: float) -> End:
         """Add what factors other ends have and the best one has not, and drop those that matter least."""
         problem, exposure = self.exact.problem, self.exact.problem.exposure[:, None]
         matrix, K = _linked(problem), best.factors.shape[1]
@@ -538,20 +536,21 @@ class _Follower:
             if max(kept) < K:  # none is new
                 continue
             few = lifted(problem, point.loadings[:, kept], point.factors[:, kept])
-            child, reached = self.advance(few, CROSSED)
+            child, reached = self.advance(few, CROSSED, least)
             if reached < least:
                 best, least = child, reached
         return best, least
 
-    def moved(self, pair: Point, least: float, rng: Random, most_failed: int) -> tuple[Point, float]:
+    def moved(self, pair: Point, least: float, rng: Random, most_failed: int) -> End:
         """Exchange some factors, again and again, and return the best point that was reached."""
-        best, n_failed = pair, 0
+        problem, best, n_failed = self.exact.problem, pair, 0
         for number, n_new in enumerate(islice(cycle(EXCHANGED), MOST_EXCHANGED), 1):
             self._describe(number, MOST_EXCHANGED)
-            new = exchanged(pair.loadings, pair.factors, n_new, rng)
-            other, reached = self.advance(lifted(self.exact.problem, *new), AGAIN)
+            new = lifted(problem, *exchanged(pair.loadings, pair.factors, n_new, rng))
+            not_far = least + DRIFT * abs(least)
+            other, reached = self.advance(new, AGAIN, not_far)
             n_failed = 0 if least - reached > WORTHWHILE * abs(least) else n_failed + 1
-            if reached < least + DRIFT * abs(least):
+            if reached < not_far:
                 pair = other
             if reached < least:
                 best, least = other, reached
@@ -559,7 +558,7 @@ class _Follower:
                 break
         return best, least
 
-    def regrouped(self, best: Point, least: float, rng: Random, most: int) -> tuple[Point, float]:
+    def regrouped(self, best: Point, least: float, rng: Random, most: int, most_vain: int = MOST_VAIN) -> End:
         """End a factor and, a few iterations later, split another, as long as that gains."""
         problem, exposure = self.exact.problem, self.exact.problem.exposure[:, None]
         matrix, K = _linked(problem), best.factors.shape[1]
@@ -569,17 +568,17 @@ class _Follower:
             self._describe(number, most)
             if not at - least <= WORTHWHILE * abs(least):  # another point
                 at, left = least, list(rng.permutation(K))
-            if not left or n_failed == MOST_VAIN:
+            if not left or n_failed == most_vain:
                 break
             ended = left.pop()
             fewer = (np.delete(side, ended, axis=1) for side in (best.loadings, best.factors))
             point, _ = self.advance(lifted(problem, *fewer), ONE_LESS)
             parts = matrix, exposure * point.loadings, point.factors
             with threadpool_limits(1, user_api="blas"):  # the same bits for any number of threads
-                loadings, factors = halved(*parts, ranked_splits(*parts, rng)[0])
+                loadings, factors = halved(*parts, best_split(*parts, rng))
             order = np.insert(np.arange(K - 1), ended, K - 1)  # the second half comes where one ended
             pair = lifted(problem, (loadings / exposure)[:, order], factors[:, order])
-            other, reached = self.advance(pair, REGROUPED)
+            other, reached = self.advance(pair, REGROUPED, least)
             n_failed = 0 if least - reached > GAINED * abs(least) else n_failed + 1
             if reached < least:
                 best, least = other, reached
@@ -590,8 +589,8 @@ class _Follower:
         if self.bar is not None:
             self.bar.describe(f"improving the start ({number} of at most {most})")
 
-    def advance(self, start: tuple[Array, Array], n_iterations: int) -> tuple[Point, float]:
-        """Return where some iterations lead, and the objective there, with the errors of zeros put right."""
+    def advance(self, start: tuple[Array, Array], n_iterations: int, target: float = math.inf) -> End:
+        """Return where iterations lead, errors of zeros put right; fewer where the target is out of reach."""
         batches, last = self.exact.problem.batches, None
         if self.effects and batches is not None:  # every start begins with the same effects
             self.engine = engine_at(self.engine, batches.effects)
@@ -611,7 +610,9 @@ class _Follower:
                 if self.bar is not None:
                     self.bar.show(self.n_seen + last.index)
                 n_small = n_small + 1 if last.relative_change <= NEARLY_CONVERGED else 0
-                if n_small == 2:
+                ahead = (n_iterations - last.index) * last.relative_change * abs(last.objective)
+                hopeless = last.index >= FIRST_LOOK and last.objective - target > 0.5 * ahead  # it slows down
+                if n_small == 2 or hopeless:
                     break
             assert last is not None
             end, self.engine = Point(last.loadings, last.factors), engine_at(self.engine, last.effects)
@@ -620,6 +621,8 @@ class _Follower:
                 how: Any = {"index": last.index, "final": False, "error": error}
                 fresh = self.update(self.engine, end, last.loss, **how)
                 self.engine = self.engine if fresh is None else self.make(fresh.problem)
+            if hopeless:
+                break
         assert last is not None
         self.n_seen += last.index
         return end.on_host(), last.objective + signed
@@ -647,46 +650,45 @@ def exchanged(loadings: Array, factors: Array, n_new: int, rng: Random) -> tuple
 # identity link the log-likelihood gains at least what the own counts z gain, ``sum z log(new / old)`` less
 # the change of the total, before a single iteration; with others this ranks factors. Some rows are enough.
 
-MOST_ROWS, MOST_ENTRIES, FEWEST_ROWS = 1000, 200_000, 50  # by which splits are ranked
-N_POWER = 6  # steps of the power method
+MOST_ROWS, MOST_ENTRIES, FEWEST_ROWS = 1000, 150_000, 50  # by which splits are ranked
+BLOCK = 1 << 12  # entries at a time
+N_POWER = 4  # steps of the power method
 STEEPEST = 0.9  # largest score: no entry of a split factor becomes zero
-SMALLEST = np.finfo(np.float64).tiny
+SMALLEST = 1e-30  # in place of zero, under a division
+
+Split: TypeAlias = tuple[int, Array, float]
+"""A factor, scores of features, and a guess of what is gained."""
 
 
-class Split(NamedTuple):
-    """Split a factor by scores of features."""
-
-    factor: int
-    scores: Array
-    gain: float  # a guess
-
-
-def ranked_splits(matrix: sparse.csr_array, loadings: Array, factors: Array, rng: Random) -> list[Split]:
-    """Return a split of each factor, the best first; counts are on the scale of ``loadings @ factors.T``."""
-    n, K = loadings.shape
+def best_split(matrix: sparse.csr_array, loadings: Array, factors: Array, rng: Random) -> Split:
+    """Return the split that promises most; counts are on the scale of ``loadings @ factors.T``."""
+    n, best = len(loadings), (0, np.zeros(0), -math.inf)
     most = min(MOST_ROWS, max(FEWEST_ROWS, MOST_ENTRIES * n // max(matrix.nnz, 1)))
     rows = np.sort(rng.permutation(n)[:most])
-    matrix, found = matrix[rows], []
+    matrix = matrix[rows]
     i, j, parts = _parts(matrix, loadings[rows], factors)
     ratio = matrix.data / np.maximum(parts.sum(axis=0), SMALLEST)
-    for k in range(K):
-        own = sparse.csr_array((ratio * parts[k], j, matrix.indptr), shape=matrix.shape)
+    for k, part in enumerate(parts):
+        own = sparse.csr_array((ratio * part, j, matrix.indptr), shape=matrix.shape)
         of_rows, of_features = own.sum(axis=1), own.sum(axis=0)
         scores = _first_axis(own, rng)
         u, v = _of_samples(own, scores), np.clip(scores, -STEEPEST, STEEPEST)
         excess = (of_rows @ u) * (of_features @ v) / max(of_rows.sum(), SMALLEST)
-        gain = own.data @ np.log1p(u[i] * v[j]) - excess
-        found.append(Split(k, scores, n / len(rows) * gain))
-    return sorted(found, key=lambda split: -split.gain)
+        gain = n / len(rows) * float(own.data @ np.log1p(u[i] * v[j]) - excess)
+        if gain > best[2]:
+            best = k, scores, gain
+    return best
 
 
 def halved(matrix: sparse.csr_array, loadings: Array, factors: Array, split: Split) -> tuple[Array, Array]:
     """Split a factor, the second half last; the scores of all samples follow from those of features."""
-    k = split.factor
-    _, j, parts = _parts(matrix, loadings, factors)
-    values = matrix.data * parts[k] / np.maximum(parts.sum(axis=0), SMALLEST)
-    own = sparse.csr_array((values, j, matrix.indptr), shape=matrix.shape)
-    u, v = _of_samples(own, split.scores), np.clip(split.scores, -STEEPEST, STEEPEST)
+    k, scores, _ = split
+    own, rows = matrix.copy(), np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    for at in range(0, own.nnz, BLOCK):  # a block of entries stays in the cache
+        i, j = rows[at : at + BLOCK], own.indices[at : at + BLOCK]
+        eta = np.einsum("ek,ek->e", loadings[i], factors[j])
+        own.data[at : at + BLOCK] *= loadings[i, k] * factors[j, k] / np.maximum(eta, SMALLEST)
+    u, v = _of_samples(own, scores), np.clip(scores, -STEEPEST, STEEPEST)
     loadings = np.c_[loadings, loadings[:, k] * (1.0 - u)]
     factors = np.c_[factors, 0.5 * factors[:, k] * (1.0 - v)]
     loadings[:, k] *= 1.0 + u
@@ -697,18 +699,18 @@ def halved(matrix: sparse.csr_array, loadings: Array, factors: Array, split: Spl
 def most_useful(matrix: sparse.csr_array, loadings: Array, factors: Array, n: int) -> list[int]:
     """Return the n factors that are left when the one whose end costs least is dropped, again and again."""
     *_, parts = _parts(matrix, loadings, factors)
-    kept, eta = list(range(len(parts))), parts.sum(axis=0)
+    kept, eta, counts = list(range(len(parts))), parts.sum(axis=0), np.float32(matrix.data)
     while len(kept) > n:
         shares = (parts[k] / np.maximum(eta, SMALLEST) for k in kept)
-        lost = [-matrix.data @ (np.log(np.maximum(1.0 - own, 0.05)) + own) for own in shares]
+        lost = [-counts @ (np.log(np.maximum(1.0 - own, 0.05)) + own) for own in shares]
         eta -= parts[kept.pop(int(np.argmin(lost)))]
     return kept
 
 
-def _parts(matrix: sparse.csr_array, loadings: Array, factors: Array) -> tuple[Any, Any, Array]:
-    """Return row and column of each entry, and the part of every factor there."""
+def _parts(matrix: sparse.csr_array, loadings: Array, factors: Array) -> tuple[Any, Any, Any]:
+    """Return row and column of each entry, and the part of every factor there, exact enough for a guess."""
     i, j = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)), matrix.indices
-    return i, j, np.take(loadings.T, i, axis=1) * np.take(factors.T, j, axis=1)
+    return i, j, np.take(np.float32(loadings.T), i, axis=1) * np.take(np.float32(factors.T), j, axis=1)
 
 
 def _of_samples(own: sparse.csr_array, scores: Array) -> Array:
