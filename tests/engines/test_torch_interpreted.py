@@ -1,6 +1,7 @@
 """The kernels of the PyTorch engine without a card: in Triton's interpreter, on two small problems."""
 
 from dataclasses import replace
+from unittest.mock import Mock, patch
 
 import anndata
 import numpy as np
@@ -112,12 +113,10 @@ def test_the_default_call_converts_what_comes_from_a_card(interpreter, monkeypat
     """With batches, and more samples than starts are compared on; tensors of a card are no NumPy arrays."""
     import torch
 
-    def refuse(self, *_):
-        raise TypeError("can't convert cuda:0 device type tensor to numpy; use Tensor.cpu() first")
-
-    monkeypatch.setattr(starts, "MOST_SEARCHED", 4)
-    monkeypatch.setattr(torch.Tensor, "__array__", refuse)
+    refusal = TypeError("can't convert cuda:0 device type tensor to numpy; use Tensor.cpu() first")
+    monkeypatch.setattr(torch.Tensor, "__array__", Mock(side_effect=refusal))
     counts = np.random.default_rng(0).poisson(2.0, (6, 5)) + 1
     adata = anndata.AnnData(counts.astype(np.float32), obs={"lane": list("ababab")})
-    lp.tl.log1p_nmf(adata, 1, batch_key="lane", engine="torch")
+    with patch.multiple(starts, MOST_SEARCHED=4, AGREED=-1.0, ALONE=1, SETTLED=1, ONE_LESS=1, REGROUPED=1):
+        lp.tl.log1p_nmf(adata, 3, tol=0.1, batch_key="lane", engine="torch")
     assert np.isfinite(adata.obsm["X_log1p_nmf"]).all()

@@ -416,9 +416,9 @@ N_RANDOM, ALONE = (1, 3), 20
 MEDIUM, SETTLED = 3_000_000, 10
 """Non-zeros up to which a start that was found on some samples is regrouped on all, after some iterations."""
 MOST_REGROUPED, MOST_VAIN, ONE_LESS, REGROUPED = (6, 24), 4, 3, 10
-"""Regroupings of factors (at c = inf one for each factor, at least), how many in a row without a gain end
-them, and iterations without the factor that ends and after the split."""
-MOST_EXCHANGED, MOST_FAILED, AGAIN = 24, (8, 4), 25
+"""Regroupings of factors (at least one for each where iterations are dear), how many in a row without a gain
+end them, and iterations without the factor that ends and after the split."""
+MOST_EXCHANGED, MOST_FAILED, AGAIN = 24, (12, 4), 25
 """Perturbations where iterations are cheap, likewise; fewer fail where starts were crossed before."""
 UNLIKE, GROWN, CROSSED = 0.9, 3, 8
 """Cosine below which a factor is new, and iterations with new ones besides and with the best of all."""
@@ -480,7 +480,7 @@ def search(
             best = min(range(len(ends)), key=lambda one: ends[one][1])
             pair, least = ends[best]
             agree = sum(end - least <= AGREED * abs(least) for _, end in ends) == N_AGREEING[small]
-        most = max(MOST_REGROUPED[small], K if identity and not small else 0)
+        most = max(MOST_REGROUPED[small], 0 if small else K)
         crosses = small and identity and not agree  # logarithms of means are alike in all factors
         if crosses:
             with threadpool_limits(1, user_api="blas"):  # the same bits for any number of threads
