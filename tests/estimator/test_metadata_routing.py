@@ -65,7 +65,7 @@ def test_cross_validation_divides_them_among_the_folds():
 
 def test_cross_validation_divides_batches_too():
     """Those who know their effects predict better."""
-    counts, batch = np.where(GROUPS[:, None] == np.arange(12) % 2, 3, 1) * Y, GROUPS
+    counts, batch = np.where(GROUPS[:, None] == np.arange(12) % 2, 6, 1) * Y, GROUPS
     model = Log1pNMF(**{**OPTIONS, "tol": 1e-3})
     known, unknown = (
         cross_validate(model, counts, cv=2, **more) for more in ({"params": {"batch": batch}}, {})
