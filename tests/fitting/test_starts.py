@@ -193,13 +193,13 @@ def test_a_move_that_regroups_gains_what_it_promises():
 
 
 def test_a_factor_of_few_samples_is_useful():
-    """Three samples of a thousand have counts of their own: what explains them stays, and a copy goes."""
-    y = np.zeros((1000, 40))
-    y[:, :30] = np.random.default_rng(0).poisson(3.0, (1000, 30))
-    y[[5, 500, 900], 30:] = 20.0
+    """Three samples of 20,000 have counts of their own: what explains them stays, and a copy goes."""
+    y = np.zeros((20_000, 40))
+    y[:, :30] = np.random.default_rng(0).poisson(3.0, (20_000, 30))
+    y[[5, 5000, 9000], 30:] = 3000.0
     common = np.arange(40) < 30
-    loadings = np.c_[np.ones((1000, 2)), y[:, -1] > 0.0]
-    factors = np.stack([2.85 * common, 0.15 * common, 20.0 * ~common], axis=1)
+    loadings = np.c_[np.ones((20_000, 2)), y[:, -1] > 0.0]
+    factors = np.stack([2.85 * common, 0.15 * common, 3000.0 * ~common], axis=1)
     assert most_useful(sparse.csr_array(y), loadings, factors, 2) == [0, 2]
 
 
